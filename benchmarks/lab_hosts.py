@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
@@ -16,10 +17,10 @@ from muster.errors import MusterError
 from muster.lab import Lab
 
 
-def bring_up(hosts: int, folder: Path, *, slurm: bool = False) -> Lab:
-    """A running lab that shares the directory; raise Missing if this machine does not support one."""
+def bring_up(hosts: int, *folders: Path, slurm: bool = False) -> Lab:
+    """A running lab that shares these directories; raise Missing if this machine does not support one."""
     try:
-        lab = Lab(hosts, bind=(folder, Path(__file__).parent), slurm=slurm)
+        lab = Lab(hosts, bind=(*folders, Path(__file__).parent), slurm=slurm)
     except MusterError as error:
         raise Missing(f"not measured: {error.message}") from None
     if lab.kind == "loopback":
@@ -88,6 +89,10 @@ class InHost:
         if not has_ended(self._process.pid, max(0.0, deadline - time.time())):
             raise self.failed(f"did not end within {limit:.0f} s")
         return time.time() - self.begin, self._process.wait()
+
+    def wake(self) -> None:
+        """Continue after the command was stopped: nsenter stops with its child, but does not continue with it."""
+        os.kill(self._process.pid, signal.SIGCONT)
 
     def failed(self, how: str) -> Failed:
         """An error with the end of the command's output."""

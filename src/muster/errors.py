@@ -107,3 +107,12 @@ class LaunchError(MusterError):
 
 class LabError(MusterError):
     """The virtual cluster cannot do what was requested."""
+
+
+class RemoteJob(Exception):
+    """The controller of the job that a command means is on another host, so the command must run there."""
+
+    def __init__(self, folder: str) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        """The job directory on this machine."""

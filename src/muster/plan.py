@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -51,6 +52,8 @@ class Plan:
     role: str = "default"
     has_store: bool = True
     """Whether the job hosts the store (TCPStore); else rank 0 opens it, on a port chosen by the script."""
+    lost: tuple[str, ...] = ()
+    """What ended the attempt before this one: a sentence for each lost host, or one for the rank that failed."""
 
     @property
     def world_size(self) -> int:
@@ -139,17 +142,19 @@ def make_plan(
     visible: Sequence[str | None] | None = None,
     role: str = "default",
     has_store: bool = True,
+    names: Sequence[str] | None = None,
 ) -> Plan:
     """Assign a rank to every slot, in the order of the hosts.
 
-    `visible` is the existing CUDA_VISIBLE_DEVICES of each host, if known.
+    `visible` is the existing CUDA_VISIBLE_DEVICES of each host, if known. `names` are the labels of the hosts if they
+    are only some of the hosts of the job.
     """
     if not hosts:
         raise UsageError("no hosts to run on", hint="write `-H name:8`, or omit -H to use this machine")
     placements: list[Placement] = []
     first = 0
     visible = visible or [None] * len(hosts)
-    for host, name, count, seen in zip(hosts, labels(hosts), threads, visible, strict=True):
+    for host, name, count, seen in zip(hosts, names or labels(hosts), threads, visible, strict=True):
         env = {} if host.gpus is None else gpu_environment(host.gpus, seen, user_env)
         placements.append(Placement(host=host, name=name, first_rank=first, threads=count, env=env))
         first += host.slots or 0
@@ -197,6 +202,8 @@ def rank_environment(plan: Plan, rank: int, *, attempt: int = 0) -> dict[str, st
         "TORCHELASTIC_USE_AGENT_STORE": str(plan.has_store),
         "MUSTER_JOB": plan.job_id,
     }
+    if plan.lost:
+        env["MUSTER_LOST"] = json.dumps(plan.lost)
     if placement.threads:
         env["OMP_NUM_THREADS"] = str(placement.threads)
     return {**env, **placement.env}

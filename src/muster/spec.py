@@ -14,6 +14,9 @@ from muster.shared.wire import LEASE
 LEASE_ALONE = 20.0
 """Default of `lost_after` for a job that cannot replace a host, so waiting for the network costs nothing."""
 
+RESTARTS = 20
+"""Default of `restarts` for a job with spares or `min_hosts`, which are useless without."""
+
 LOCAL_RANK = "--local-rank=${local_rank}"
 """What torch.distributed.launch without --use-env passes to the script; each rank fills in its number."""
 
@@ -64,6 +67,8 @@ class RunSpec:
     """Python on the hosts; None for the same path as here, else python3."""
     host_python: Mapping[str, str] = field(default_factory=dict[str, str])
     """Python on single hosts, by name, instead of `python`."""
+    controller: str = ""
+    """The host for the controller of a detached job; empty for the first host, `local` for this machine."""
 
     # Engine
     engine: str = "auto"
@@ -105,7 +110,7 @@ class RunSpec:
 
     # Failures
     restarts: int = 0
-    """How often all ranks are restarted after a failure."""
+    """How often in a row all ranks are restarted after a failure without progress; 20 with spares or `min_hosts`."""
     spares: int = 0
     """How many hosts, from the end of the list, run no ranks until they replace a lost one."""
     min_hosts: int | None = None

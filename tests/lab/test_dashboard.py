@@ -13,15 +13,16 @@ import urllib.request
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import PROGRAM, Browser
 from launching import MUSTER, PLAIN, Job
-from tests.unit.sample_job import HOSTILE, ended, job, rank_of, write_folder
+from tests.unit.sample_job import BEGIN, HOSTILE, ended, job, rank_of, write_folder
 from waiting import end, ending, wait_until
 
 from muster.dashboard.address import address, new_token
-from muster.jobs.state import HostState
+from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, JobState
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium: apt-get install chromium-headless-shell")
 
@@ -505,6 +506,94 @@ def test_each_attempt_of_a_restarted_job_has_its_failure_and_its_logs(browser: B
             "(s => { s.value = 0; s.dispatchEvent(new Event('change')); })(document.querySelector('#log-attempt'))"
         )
         browser.wait("document.querySelector('#lines').innerText.includes('step 1499')")
+    finally:
+        page.end()
+
+
+def recovered() -> JobState:
+    """A running job that lost gpu04 and gpu03, got gpu02 for the first and shrank without the second."""
+    attempt = AttemptState(number=0, begin=BEGIN + 5, world_size=12, hosts=("gpu01", "gpu04", "gpu03"), slots=(4, 4, 4))
+    attempts = (
+        replace(attempt, lost_at=BEGIN + 30, lost_to="lost gpu04: no message for 5.0 s"),
+        replace(
+            attempt,
+            number=1,
+            begin=BEGIN + 32,
+            hosts=("gpu01", "gpu02", "gpu03"),
+            swaps={"gpu02": "gpu04"},
+            recovery=5.6,
+            lost_at=BEGIN + 60,
+            lost_to=f"lost gpu03: {HOSTILE}",
+        ),
+        replace(
+            attempt, number=2, begin=BEGIN + 61, world_size=8, hosts=("gpu01", "gpu02"), slots=(4, 4), recovery=6.1
+        ),
+    )
+    state = job(failed=None)
+    hosts = (
+        replace(state.hosts[0], role="ranks"),
+        replace(state.hosts[1], role="ranks", state="draining", why="spot notice", deadline=state.now + 80),
+        HostState(name="gpu03", state="lost", why="no message for 5.0 s"),
+        HostState(name="gpu04", state="up", role="spare"),
+    )
+    changes = (
+        HostChangeState(time=BEGIN + 30, host="gpu04", state="lost", why="no message for 5.0 s"),
+        HostChangeState(time=BEGIN + 50, host="gpu04", state="up"),
+        HostChangeState(time=BEGIN + 60, host="gpu03", state="lost", why=HOSTILE),
+    )
+    here: dict[str, Any] = {
+        "failures": (Failure(attempt=0, time=BEGIN + 30, sentence="lost gpu04: no message for 5.0 s"),),
+        "host_changes": changes,
+        "host": socket.gethostname(),
+        "controller": 2**30,
+        "controller_birth": "gone",
+    }
+    return replace(state, hosts=hosts, attempts=attempts, attempt=2, host_losses=2, **here)
+
+
+def test_hosts_say_what_they_are_for_and_attempts_what_ended_them(browser: Browser, tmp_path: Path):
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", recovered())
+    for attempt, rank in ((1, 0), (2, 0)):
+        (folder / f"attempt-{attempt}").mkdir()
+        (folder / f"attempt-{attempt}/rank-{rank}.log").write_text(f"attempt {attempt}\n")
+    (folder / "attempt-0/rank-11.log").write_text("of a rank that is no more\n")
+    page = Page(folder)
+    try:
+        browser.said.clear()
+        browser.resize(1440, 900)
+        browser.open(page.address)
+        browser.wait("document.querySelectorAll('#attempt-rows tr').length === 3")
+        words = browser.js("[...document.querySelectorAll('.host > header p')].map(w => w.innerText)")
+        assert words == ["", "draining, 1:20 left: spot notice", "lost: no message for 5.0 s", "spare"]
+        assert "hosts (ssh)\n2\nspare\ngpu04\nlost\ngpu03\ndraining\ngpu02" in browser.text("#figures")
+        rows = browser.js(
+            "[...document.querySelectorAll('#attempt-rows tr')].map(r => [...r.cells].map(c => c.innerText))"
+        )
+        assert [row[0] for row in rows] == ["2", "1", "0"]
+        assert [row[3:] for row in rows] == [
+            ["8 on 2 hosts", "its controller was killed", "\u2013"],
+            ["12 on 3 hosts", f"lost gpu03: {HOSTILE}", "6.1 s"],
+            ["12 on 3 hosts", "lost gpu04: no message for 5.0 s", "5.6 s, gpu02 replaced gpu04"],
+        ]
+        assert browser.text("#failures") == ""  # the job has recovered from it
+        assert browser.text("#older summary") == "1 earlier finding"
+        assert "lost gpu04" in browser.js("document.querySelector('#older .failure').textContent")
+        happened = browser.js("[...document.querySelectorAll('#host-changes li')].map(item => item.innerText.slice(9))")
+        assert happened == [f"gpu03 is lost: {HOSTILE}", "gpu04 is back", "gpu04 is lost: no message for 5.0 s"]
+        assert browser.text("#attempts-words") == "last recovery: 6.1 s, longest: 6.1 s"
+        ran, gap = browser.js("['.ran', '.gap'].map(s => document.querySelectorAll(`#attempt-bar ${s}`).length)")
+        assert (ran, gap) == (3, 2)
+        browser.click("#attempt-rows tr:last-child button")
+        browser.wait("document.querySelector('#log-rank').options.length === 12")
+        assert browser.js("document.querySelector('#log-rank').options[11].text") == "11 on gpu03"
+        assert browser.js("document.querySelector('#log-attempt').value") == "0"
+        browser.js("document.querySelector('#find').value = 'no more'")
+        browser.click("#search button")
+        browser.wait("document.querySelector('#found').innerText.includes('of a rank that is no more')")
+        assert browser.said == []
+        for width in (320, 1440):
+            browser.resize(width, 740, phone=width < 768)
+            assert browser.js("document.documentElement.scrollWidth") <= width
     finally:
         page.end()
 

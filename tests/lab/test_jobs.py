@@ -111,6 +111,40 @@ def user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[User]:
             user.muster("stop", "--now", job_id)
 
 
+TWICE_LOST = """
+import os, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for number in range(attempt + 2):
+    dist.all_reduce(torch.ones(1))
+print("attempt", attempt, flush=True)
+if attempt < 2 and dist.get_rank() == 1:
+    raise ValueError(f"number {attempt}")
+dist.barrier()
+"""
+
+
+def test_a_job_that_recovered_twice_lists_its_attempts_on_the_screen_in_show_and_as_json(user: User):
+    (user.folder / "twice_lost.py").write_text(TWICE_LOST)
+    done = user.muster("run", "--restarts", "5", "--grace", "1", "--nproc", "2", "twice_lost.py", timeout=150)
+    assert done.code == 0, done.said
+    shown = user.muster("show").out
+    for said, label, begin, hosts in ((done.err, "muster: ", "", ""), (shown, "", r"[\d:]+  +", r"\S+  +")):
+        row = rf"^{label}" + r"  {}  +" + begin + r"[\d.]+ s  +2  +" + hosts + "{}  +{}$"
+        for number in (0, 1):
+            why = rf"rank 1 on \S+ failed first: ValueError: number {number} \(twice_lost.py:\d+\)"
+            assert re.search(row.format(number, r"[\d.]+ s", why), said, re.MULTILINE), said
+        assert re.search(row.format(2, "-", "exit code 0"), said, re.MULTILINE), said
+    (job,) = json.loads(user.muster("ps", "--json").out)
+    assert [attempt["number"] for attempt in job["attempts"]] == [0, 1, 2]
+    recoveries = [attempt["recovery"] for attempt in job["attempts"]]
+    assert recoveries[0] is None
+    assert all(0 < recovery < 60 for recovery in recoveries[1:])
+    for attempt in (0, 1, 2):
+        said = user.muster("logs", "--attempt", str(attempt), "--grep", "^attempt").out
+        assert re.findall(r"attempt (\d)", said) == [str(attempt)] * 2
+
+
 def test_a_detached_job_is_listed_followed_and_stopped(user: User) -> None:
     user.hold.touch()
     done = user.muster("run", "--detach", *FAST, "--nproc", "2", *FOR_EVER)
@@ -175,7 +209,8 @@ def test_what_fails_before_the_ranks_start_is_reported_by_the_command_itself(
 @pytest.mark.parametrize("way", ["Ctrl-C", "muster stop"])
 def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None:
     path = user.path_with_ssh("exec sleep 60")  # a host that does not answer
-    terminal = user.terminal(MUSTER, "run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
+    argv = ("--detach", "--controller", "local", *FAST, "-H", "far", "loop.py", "1")
+    terminal = user.terminal(MUSTER, "run", *argv, PATH=path)
     terminal.wait_for("connecting to far")
     (job,) = user.jobs().values()
     assert (job["status"], job["hosts"][0]["state"]) == ("waiting for hosts", "connecting")
@@ -192,11 +227,14 @@ def test_a_machine_that_ends_what_its_users_leave_behind_is_known():
     assert [kills_user_processes(texts) for texts in ([], [default], [default, yes], [yes, no])] == [0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("moment", ["connecting to far", "is running in the background"])
-def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "controller"), [("connecting to far", "local"), ("is running in the background", "far")]
+)
+def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str, controller: str) -> None:
     path = user.path_with_ssh('sleep 1; for last; do :; done; exec sh -c "$last"')
     with OnTerminal(["/bin/sh"], user.folder, {**user.env, "PS1": "$ ", "PATH": path}) as shell:
-        shell.type(f"{MUSTER} run --detach --no-zygote --no-check -H far:1 loop.py 100000\n")
+        options = f"--detach --controller {controller} --no-zygote --no-check -H far:1"
+        shell.type(f"{MUSTER} run {options} loop.py 100000\n")
         shell.wait_for(moment)
         shell.process.kill()  # the leader of the session: the kernel hangs the terminal up
     ((job_id, job),) = user.jobs().items()

@@ -29,7 +29,7 @@ def make_status(ranks: int = 2) -> tuple[JobStatus, AgentLink]:
     link.facts = UP  # type: ignore[assignment]
     status.connected([link])
     hosts = [Host(name="h1", slots=ranks)]
-    status.begin_attempt(make_plan(job.id, hosts, threads=[0], restarts=0, user_env={}), 0)
+    status.attempt_begins(0, make_plan(job.id, hosts, threads=[0], restarts=0, user_env={}), {})
     status.started()
     return status, link
 

@@ -475,3 +475,10 @@ def test_every_check_says_what_it_is_for():
 
     for name in CHECKS:
         assert importlib.import_module(f"muster.check.checks.{name}").__doc__
+
+
+def test_what_earlier_jobs_learned_about_a_host_is_a_warning():
+    what = "GPU 3 fell off the bus (Xid 79) 2 h ago (job train-3f9a)"
+    (found,) = findings(cluster(3, known_bad={"b": ("me@b", what)}))
+    assert (found.severity, found.title) == ("warning", f"b: {what}")
+    assert found.fix.command == "muster check --deep -H me@b"

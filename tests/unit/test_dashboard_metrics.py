@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sample_job import BEGIN, ended, job
 
 from muster.dashboard.prometheus import metrics
-from muster.jobs.state import HostState, JobState
+from muster.jobs.state import AttemptState, HostState, JobState
 
 Sample = tuple[str, tuple[tuple[str, str], ...]]
 
@@ -98,6 +98,26 @@ def test_the_end_of_the_job_is_reported():
     assert value(ended(job()), "job_reports_total", kind="hang") == 1
 
 
+def test_spares_losses_and_recoveries_are_counted():
+    attempts = (
+        AttemptState(number=0, begin=BEGIN, world_size=8, hosts=("gpu01", "gpu02")),
+        AttemptState(number=1, begin=BEGIN, world_size=8, hosts=("gpu01", "gpu03"), recovery=5.6),
+        AttemptState(number=2, begin=BEGIN, world_size=8, hosts=("gpu01", "gpu03")),
+    )
+    hosts = (
+        *job().hosts,
+        HostState(name="gpu03", state="up", role="spare"),
+        HostState(name="gpu04", state="lost", role="spare"),
+    )
+    state = replace(job(), hosts=hosts, attempts=attempts, attempt=2, host_losses=3)
+    assert [value(state, "hosts", state=name) for name in ("up", "lost", "draining")] == [3, 1, 0]
+    assert value(state, "spares") == 1
+    assert value(state, "attempts_total") == 3
+    assert value(state, "host_losses_total") == 3
+    assert value(state, "recovery_seconds") == 5.6
+    assert value(job(), "recovery_seconds") is None
+
+
 def test_a_job_without_hosts_or_ranks_is_no_trouble():
     assert value(replace(job(), hosts=(), ranks=(), world_size=0), "job_ranks") == 0
 
@@ -114,7 +134,8 @@ def test_any_name_survives_as_a_label(field: str, name: str):
 
 
 def test_the_documentation_lists_every_name_and_no_other():
-    emitted = {name for name, _ in parse(metrics(ended(replace(job(), hosts=(full_host(),)))))}
+    attempt = AttemptState(number=1, begin=BEGIN, world_size=8, hosts=("gpu01",), recovery=5.6)
+    emitted = {name for name, _ in parse(metrics(ended(replace(job(), hosts=(full_host(),), attempts=(attempt,)))))}
     text = (Path(__file__).parents[2] / "docs/dashboard.md").read_text(encoding="utf-8")
     table = "".join(line for line in text.splitlines() if line.startswith("| `muster_"))
     assert set(re.findall(r"`(muster_\w+)`", table)) == emitted

@@ -251,7 +251,7 @@ def test_a_job_of_which_nothing_is_known_yet_is_said(tmp_path: Path):
 def test_the_log_of_a_rank_can_be_downloaded_whole(page: Page, tmp_path: Path):
     reply = page.get("log.txt?rank=3")
     assert reply.headers["Content-Disposition"] == (
-        'attachment; filename="20261115-101500-train-3f9a-attempt-1-rank-3.log"'
+        'attachment; filename="20261115-101500-train-3f9a-attempt-0-rank-3.log"'
     )
     assert reply.headers["Content-Type"] == "text/plain; charset=utf-8"
     assert reply.body.startswith(b"step 0 loss 3.0000 rank 3\n")

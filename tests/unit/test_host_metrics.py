@@ -112,7 +112,7 @@ def sample_status() -> JobStatus:
     job = Job(id="j", spec=RunSpec(target="train.py", cwd="/"), hosts=tuple(hosts), carried={})
     engine: Any = SimpleNamespace(name="local", agents=[AgentSpec(host=hosts[0], name="box")])
     status = JobStatus(job, engine, time.time())
-    status.begin_attempt(make_plan("j", hosts, threads=[1], restarts=0, user_env={}), 0)
+    status.attempt_begins(0, make_plan("j", hosts, threads=[1], restarts=0, user_env={}), {})
     return status
 
 

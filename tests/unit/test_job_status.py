@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,13 @@ from sample_status import make_status
 
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor import job_status as board_module
-from muster.controller.monitor.job_status import JobStatus, gpu_of
+from muster.controller.monitor.job_files import JobFiles
+from muster.controller.monitor.job_status import JobStatus
+from muster.controller.monitor.rank_status import gpu_of
+from muster.hosts import parse_hosts
 from muster.jobs.state import JobState, Moment, Report, from_data
+from muster.output.log_files import LogFiles
+from muster.plan import Plan, make_plan
 
 
 def progress(rank: int, **fields: Any) -> dict[str, Any]:
@@ -161,6 +167,128 @@ def test_the_start_is_over_when_every_rank_has_finished_a_collective():
     assert "first collective" not in status.state().phases
     publish(status, link, progress(1, time=status.begin + 3, done=1, first=True))
     assert status.state().phases["first collective"] == pytest.approx(3.0)
+
+
+def plan_of(status: JobStatus, *hosts: str) -> Plan:
+    return make_plan(status.job.id, parse_hosts(",".join(hosts)), threads=[0] * len(hosts), restarts=0, user_env={})
+
+
+def hosts_of(status: JobStatus) -> dict[str, tuple[str, str, str]]:
+    return {host.name: (host.state, host.role, host.why) for host in status.state().hosts}
+
+
+def test_an_attempt_may_run_on_other_hosts_than_the_one_before():
+    status, link = make_status(2)
+    status.set_host("h2", phase="up", role="spare")
+    publish(status, link, {"t": "host", "state": "lost"})
+    status.attempt_lost("lost h1: no message for 5.0 s")
+    status.attempt_begins(1, plan_of(status, "h2:4"), {"h2": "h1"})
+    state = status.state()
+    assert (state.attempt, state.world_size, state.host_losses) == (1, 4, 1)
+    assert [rank.host for rank in state.ranks] == ["h2"] * 4
+    assert hosts_of(status) == {"h1": ("lost", "", ""), "h2": ("up", "ranks", "")}
+    first, second = state.attempts
+    assert (first.number, first.world_size, first.hosts) == (0, 2, ("h1",))
+    assert first.lost_to == "lost h1: no message for 5.0 s"
+    assert (second.number, second.world_size, second.hosts, second.swaps) == (1, 4, ("h2",), {"h2": "h1"})
+    assert (second.lost_at, second.recovery) == (None, None)
+    assert from_data(json.loads(json.dumps(state.as_data()))) == state
+
+
+def test_a_host_that_returns_is_a_spare_when_the_next_attempt_begins():
+    status, _ = make_status()
+    status.set_host("h1", phase="lost", why="power failure")
+    assert hosts_of(status) == {"h1": ("lost", "", "power failure")}
+    status.set_host("h1", phase="returning")
+    assert hosts_of(status) == {"h1": ("returning", "", "")}
+    status.set_host("h1", phase="up", role="spare")
+    status.set_host("h2", phase="up")
+    status.attempt_begins(1, plan_of(status, "h2:2"), {})
+    assert hosts_of(status) == {"h1": ("up", "spare", ""), "h2": ("up", "ranks", "")}
+    changes = [(change.host, change.state, change.why) for change in status.state().host_changes]
+    assert changes == [("h1", "lost", "power failure"), ("h1", "up", "")]
+    for _ in range(500):
+        status.set_host("h1", phase="lost")
+        status.set_host("h1", phase="up")
+    assert len(status.state().host_changes) == 200
+
+
+def test_a_host_that_was_never_reached_is_lost_when_the_job_begins_without_it():
+    status, _ = make_status()
+    status.set_host("h2", phase="connecting")
+    status.attempt_begins(1, plan_of(status, "h1:2"), {})
+    assert hosts_of(status) == {"h1": ("up", "ranks", ""), "h2": ("lost", "", "not reached yet")}
+    assert status.state().host_losses == 0
+
+
+def test_a_draining_host_stays_so_until_it_is_lost_and_a_bad_one_forever():
+    status, link = make_status()
+    status.set_host("h1", phase="draining", why="spot notice", deadline=100.0)
+    publish(status, link, {"t": "host", "state": "silent"})
+    publish(status, link, {"t": "host", "state": "up"})
+    assert hosts_of(status) == {"h1": ("draining", "ranks", "spot notice")}
+    assert status.state().hosts[0].deadline == 100.0
+    publish(status, link, {"t": "host", "state": "lost"})
+    assert (hosts_of(status), status.state().hosts[0].deadline) == ({"h1": ("lost", "", "")}, None)
+    status.set_host("h1", phase="bad", why="Xid 79")
+    publish(status, link, {"t": "host", "state": "lost"})
+    assert hosts_of(status) == {"h1": ("bad", "", "Xid 79")}
+
+
+def test_recovery_lasts_from_the_loss_to_the_first_collective_of_all_ranks(monkeypatch: pytest.MonkeyPatch):
+    status, link = make_status()
+    clock = lost = time.time()
+    monkeypatch.setattr(board_module.time, "time", lambda: clock)
+    publish(status, link, exited(1, 1))  # noticed here; the ranks are ended and the reason is known later
+    clock += 1
+    status.stopping()
+    status.failed(Verdict(exit_code=1, sentence="rank 1 failed first"))
+    status.attempt_begins(1, plan_of(status, "h1:2"), {})
+    publish(status, link, progress(0, time=lost + 2, done=1, first=True))
+    assert status.state().attempts[1].recovery is None
+    publish(status, link, progress(1, time=lost + 3, done=1, first=True))
+    first, second = status.state().attempts
+    assert first.lost_to == "rank 1 failed first"
+    assert (first.recovery, second.recovery) == (None, pytest.approx(3.0))
+    assert "first collective" not in status.state().phases
+
+
+@pytest.mark.parametrize(
+    ("has_ended", "why"), [(True, "requeueing Slurm job 12 (1 of 3)"), (False, "its controller was killed")]
+)
+def test_a_requeued_job_continues_the_attempts_of_its_earlier_controller(tmp_path: Path, has_ended: bool, why: str):
+    before, link = make_status()
+    publish(before, link, {"t": "host", "state": "lost"})
+    if has_ended:
+        before.ended(0, why)
+    earlier = before.state()
+    (tmp_path / "state.json").write_text(json.dumps(earlier.as_data()))
+    status, link = make_status()
+    JobFiles(status, tmp_path, LogFiles(print))
+    status.attempt_begins(1, plan_of(status, "h1:2"), {})
+    state = status.state()
+    assert [attempt.number for attempt in state.attempts] == [0, 1]
+    assert (state.attempts[0].lost_at, state.attempts[0].lost_to) == (earlier.now, why)
+    assert (state.attempt, state.host_losses) == (1, 1)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[" * 100_000, '{"attempts": 3}'])
+def test_a_requeued_job_whose_earlier_state_is_damaged_begins_again(tmp_path: Path, text: str):
+    (tmp_path / "state.json").write_text(text)
+    status, _ = make_status()
+    JobFiles(status, tmp_path, LogFiles(print))
+    assert [attempt.number for attempt in status.state().attempts] == [0]
+
+
+def test_of_very_many_attempts_the_newest_are_kept():
+    status, _ = make_status()
+    for number in range(1, 1000):
+        status.attempt_lost("rank 0 failed")
+        status.attempt_begins(number, plan_of(status, "h1:2"), {})
+    assert [attempt.number for attempt in status.state().attempts] == list(range(800, 1000))
+    many = [f"gpu{number}" for number in range(400)]
+    status.attempt_begins(1000, plan_of(status, *[f"{name}:1" for name in many]), {})
+    assert [attempt.number for attempt in status.state().attempts] == list(range(976, 1001))
 
 
 def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):

@@ -19,9 +19,10 @@ from waiting import ending, wait_until
 
 from muster.errors import MusterError, UsageError
 from muster.jobs import job_folders as folders
+from muster.jobs.hosts_text import places
 from muster.jobs.job_folders import find, job_folders, read_job, running_jobs, short_id, the_running_one
 from muster.jobs.location import address, birth, leave_address, socket_elsewhere, socket_in
-from muster.jobs.ps_text import places, status, table
+from muster.jobs.ps_text import status, table
 from muster.jobs.running_job import running_here
 from muster.jobs.state import HostState, JobState
 

@@ -14,7 +14,7 @@ import pytest
 from kept_jobs import keep, state_of
 
 from muster.cli import main
-from muster.jobs.state import Failure, HostState, RankState, Report
+from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, RankState, Report
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -85,6 +85,15 @@ def silent_socket(folder: Path) -> None:
         server.bind(str(folder / "socket"))
 
 
+HUGE_ATTEMPT = {
+    "number": -1,
+    "begin": -1e15,
+    "world_size": 1 << 52,
+    "hosts": ["a"] * 9,
+    "slots": [-7, 1 << 52],
+    "lost_at": 1e15,
+}
+
 DAMAGE: dict[str, Callable[[Path], object]] = {
     "nested": state_json(b"[" * 200_000),
     "nested state": state_json(b'{"id":' * 100_000),
@@ -102,6 +111,11 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "reports": changed(reports=[{"kind": "hang", "time": 1e15, "sentence": "x", "stacks": {"x": 1}}]),
     "failures": changed(failures=[{"attempt": 0, "time": 1e15, "sentence": "", "lines": [""]}]),
     "failures of nothing": changed(failures={"a": 1}),
+    "attempts of nothing": changed(attempts=[{"number": 0}]),
+    "attempts": changed(attempts=[HUGE_ATTEMPT, {**HUGE_ATTEMPT, "number": 0, "recovery": 1e15}]),
+    "deadline": changed(
+        phase="running", controller_birth="x", hosts=[{"name": "a", "state": "draining", "deadline": 1e15}]
+    ),
     "ranks": changed(ranks=[[]]),
     "process": changed(phase="running", controller=-1, controller_birth=""),
     "process far": changed(phase="running", controller=1 << 40, controller_birth="x"),
@@ -138,6 +152,9 @@ def test_a_damaged_job_directory_gives_a_sentence_and_never_a_traceback(
 
 @pytest.mark.parametrize("phase", ["ended", "connecting"])
 def test_what_a_job_directory_contains_cannot_move_the_cursor(phase: str, capfd: pytest.CaptureFixture[str]) -> None:
+    attempt = AttemptState(
+        number=0, begin=1.0, world_size=1, hosts=(ESCAPE,), slots=(1,), lost_to=ESCAPE, swaps={ESCAPE: ESCAPE}
+    )
     failure = Failure(attempt=0, time=1.0, sentence=ESCAPE, detail=ESCAPE, lines=(ESCAPE,), host=ESCAPE)
     fields: dict[str, Any] = {
         "command": ESCAPE,
@@ -145,7 +162,9 @@ def test_what_a_job_directory_contains_cannot_move_the_cursor(phase: str, capfd:
         "host": ESCAPE,
         "sentence": ESCAPE,
         "stopped_by": ESCAPE,
-        "hosts": (HostState(name=ESCAPE),),
+        "hosts": (HostState(name=ESCAPE), HostState(name=ESCAPE, state="lost", why=ESCAPE)),
+        "attempts": (attempt, attempt),
+        "host_changes": (HostChangeState(time=1.0, host=ESCAPE, state="lost", why=ESCAPE),),
         "ranks": (RankState(rank=0, host=ESCAPE, local_rank=0, place=ESCAPE),),
         "reports": (Report(kind="hang", time=1.0, sentence=ESCAPE, detail=ESCAPE, ranks=(0,), stacks={0: ESCAPE}),),
         "failures": (failure,),

@@ -190,3 +190,35 @@ def test_a_disk_that_never_answers_is_waited_for_once_and_not_for_long(tmp_path:
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert 0.4 < took < 10  # 0.5 s once, not 40 times
+
+
+MOUNTS = r"""
+22 1 254:1 / / rw,relatime - ext4 /dev/vda1 rw
+30 22 0:26 / /tmp rw,nosuid - tmpfs tmpfs rw,size=1g
+31 22 0:40 / /home rw,relatime - nfs4 server:/home rw,vers=4.2
+32 22 8:1 / /scratch rw,relatime - xfs /dev/sda1 ro,attr2
+33 22 8:2 / /local\040disk rw,relatime - ext4 /dev/sdb1 rw,errors=remount-ro,emergency_ro
+34 22 8:3 / /archive ro,relatime - ext4 /dev/sdc1 ro
+35 30 0:50 / /tmp rw - tmpfs other rw
+36 22 0:51 / /home/me/data rw - fuse.sshfs me@box:/ rw
+broken
+"""
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("/ckpt/a.pt", ("ext4", "/", False)),
+        ("/tmp/a", ("tmpfs", "/tmp", False)),
+        ("/tmpfile", ("ext4", "/", False)),
+        ("/home/me", ("nfs4", "/home", False)),
+        ("/home/me/data/x", ("fuse.sshfs", "/home/me/data", False)),
+        ("/scratch", ("xfs", "/scratch", True)),
+        ("/local disk/x", ("ext4", "/local disk", True)),
+        ("/archive/x", ("ext4", "/archive", False)),
+    ],
+)
+def test_the_type_of_a_file_system_is_found_and_whether_the_kernel_made_it_read_only(
+    path: str, expected: tuple[str, str, bool]
+):
+    assert post_mortem._file_system(path, MOUNTS) == expected

@@ -95,6 +95,11 @@ class Spawner:
             processes.kill([pid], signal.SIGKILL)
             time.sleep(0.001)
 
+    def end(self) -> None:
+        """Kill this process, because another one takes its place."""
+        self.socket.close()
+        processes.end(self.pid, _STORE_LIMIT)
+
     def has_lost_store(self, message: Storeless) -> bool:
         """Whether a store that ranks may need has exited: not one that we ended, nor one on a host without torch."""
         is_lost = self.store == message["pid"] and message["status"] != store_process.NO_TORCH

@@ -17,7 +17,7 @@ from muster.errors import UsageError
 _JOINED = {"HOSTS", "RANKS", "NAMES"}
 """Values that are a list with commas, by their names in --help."""
 
-_NEEDS = {"container": "image", "container_args": "image", "fetch": "sync"}
+_NEEDS = {"container": "image", "container_args": "image", "fetch": "sync", "controller": "detach"}
 """Options that are an error without another one; as defaults, they have no effect without it."""
 
 

@@ -57,6 +57,8 @@ def execute(
         folder = make_job_folder(job.id)
         for sentence in prepared.notes:
             screen.info(sentence)
+        for sentence in prepared.warnings:
+            screen.warning(sentence)
         controller = Controller(
             job,
             launch=prepared.launch,

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from muster.api.known_hosts import apply_history
 from muster.controller.notifications import check_ways
 from muster.controller.result_paths import check_patterns
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
@@ -17,7 +18,8 @@ from muster.engines.engine import Choice, Launch
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job, job_folder, new_job_id
-from muster.spec import RunSpec
+from muster.spec import RESTARTS, RunSpec
+from muster.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +34,8 @@ class Prepared:
     launch: Launch
     notes: tuple[str, ...] = ()
     """Lines that the screen shows first."""
+    warnings: tuple[str, ...] = ()
+    """Lines that it shows next, even with --quiet."""
 
 
 @contextmanager
@@ -50,16 +54,20 @@ def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
         yield replace(located, ssh=tuple(lab.ssh_argv()))
 
 
-def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None) -> Prepared:
-    """Choose the engine, find the script and decide what to preload; `hosts` restricts the run to some of its hosts."""
+def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool = True) -> Prepared:
+    """Choose the engine, find the script and decide what to preload; `hosts` restricts the run to some of its hosts.
+
+    Without `history`, what earlier jobs learned about the hosts is ignored.
+    """
     choice = choose(spec, os.environ)
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
+    choice, warnings = apply_history(spec, choice) if history else (choice, ())
     job = make_job(spec, choice)
     launch = choice.engine.launch(choice, job.spec, str(job_folder(job.id)))
     if spec.image and any(command.box is None for command in launch.commands):
         raise UsageError(f"--engine {launch.name} does not run containers", hint="leave --image out")
-    return Prepared(job=job, choice=choice, launch=launch, notes=choice.said)
+    return Prepared(job=job, choice=choice, launch=launch, notes=choice.said, warnings=warnings)
 
 
 def make_job(spec: RunSpec, choice: Choice) -> Job:
@@ -77,8 +85,7 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
         spec = replace(spec, env={**spec.env, "MUSTER_WATCH": "0"})
     script = find_script(spec) if spec.target else None
     text = spec.call.text if spec.call is not None else script.text if script is not None else ""
-    if choice.engine.no_restarts and spec.restarts:
-        raise UsageError(choice.engine.no_restarts, hint="leave it out")
+    spec = _checked_recovery(spec, choice)
     preload, reason = _preload(spec, choice, text)
     return Job(
         id=new_job_id(spec.target or "check", spec.name),
@@ -90,6 +97,30 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
         preload_reason=reason,
         has_store=not chooses_port(text),
     )
+
+
+def _checked_recovery(spec: RunSpec, choice: Choice) -> RunSpec:
+    """Reject options for lost hosts that contradict each other or the hosts; spares without --restarts imply some."""
+    is_elastic = bool(spec.spares or spec.min_hosts)
+    if choice.engine.no_spares and (is_elastic or spec.rejoin is not None):
+        raise UsageError(choice.engine.no_spares, hint="leave --spares, --min-hosts and --rejoin out")
+    if choice.engine.no_restarts and spec.restarts:
+        raise UsageError(choice.engine.no_restarts, hint="leave it out")
+    hosts, used = len(choice.hosts), len(choice.hosts) - spec.spares
+    if spec.spares and used < 1:
+        fix = f"use `--spares {hosts - 1}` or fewer" if hosts > 1 else "add hosts with -H, or leave --spares out"
+        raise UsageError(f"--spares {spec.spares} leaves no host to run ranks, of {count(hosts, 'host')}", hint=fix)
+    if spec.min_hosts and spec.min_hosts > used:
+        spare = f" and {count(spec.spares, 'spare')}" if spec.spares else ""
+        raise UsageError(
+            f"--min-hosts {spec.min_hosts} is more than the job has: {count(used, 'host')}{spare}",
+            hint=f"use `--min-hosts {used}` or fewer",
+        )
+    if spec.rejoin is not None and not spec.min_hosts:
+        raise UsageError(
+            "--rejoin has no effect without --min-hosts", hint="add `--min-hosts N`, or leave --rejoin out"
+        )
+    return replace(spec, restarts=spec.restarts or RESTARTS) if is_elastic else spec
 
 
 def _preload(spec: RunSpec, choice: Choice, text: str) -> tuple[tuple[str, ...], str]:

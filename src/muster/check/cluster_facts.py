@@ -98,6 +98,8 @@ class Wanted:
     sync: bool = False
     argv: tuple[str, ...] = ()
     """The command line as typed, starting with `muster`."""
+    known_bad: Mapping[str, tuple[str, str]] = field(default_factory=dict[str, tuple[str, str]])
+    """What earlier jobs learned about hosts, by name: the host as typed, and why it counts as bad."""
 
     def typed(self, option: str, value: str | None = None, *, dropped: str = "") -> str:
         """The command line with an option replaced or removed; with `dropped`, only the one that sets that variable."""

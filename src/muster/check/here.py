@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from muster.agent.code_sync import fingerprint
 from muster.check.cluster_facts import Wanted
+from muster.check.finding import Finding
 from muster.controller.source_code import files_of
 from muster.job import Job, Script
+from muster.jobs import host_history
+from muster.plan import labels
+from muster.text import names
 
 _MOST_FILES = 400
 _MOST_BYTES = 8 << 20
@@ -18,6 +23,9 @@ _MOST_BYTES = 8 << 20
 
 _WRITTEN = re.compile(r"out|save|log|result|cache|tmp|temp|write|dump|export", re.IGNORECASE)
 """Names of options whose paths the job creates itself, often on one host only."""
+
+_HARDWARE = frozenset({"gpus", "fabric", "rdma", "links", "disk", "deep"})
+"""Checks whose warnings may be about failed hardware."""
 
 _SUFFIXES = (".py", ".pyi", ".json", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh")
 
@@ -108,3 +116,36 @@ def _values(args: Sequence[str]) -> Iterator[tuple[str, str]]:
 def are_here(cwd: str, paths: Sequence[str]) -> tuple[str, ...]:
     """The paths that exist on this machine."""
     return tuple(path for path in paths if os.path.exists(os.path.join(cwd, os.path.expanduser(path))))
+
+
+def known_bad(job: Job, warn: Callable[[str], None]) -> dict[str, tuple[str, str]]:
+    """What earlier jobs learned about the hosts of a job, by name: the host as typed, and why it counts as bad."""
+    if job.spec.lab:
+        return {}
+    bad = host_history.bad_among(job.hosts, host_history.read(warn), time.time())
+    shown = dict(zip(job.hosts, labels(job.hosts), strict=True))
+    return {shown[host]: (host_history.key_of(host), why) for host, why in bad.items()}
+
+
+def forget_if_passed(job: Job, wanted: Wanted, found: Sequence[Finding]) -> tuple[list[Finding], list[str]]:
+    """After a deep check, forget the history of hosts that passed; returns the other findings, and what was forgotten.
+
+    A host passed without an error and without a warning about its GPUs, disks or links.
+    """
+    serious = [
+        one for one in found if one.severity == "error" or (one.severity == "warning" and one.check in _HARDWARE)
+    ]
+    if any(not one.hosts for one in serious):
+        return list(found), []  # it may be any host
+    blamed = {host for one in serious for host in one.hosts}
+    passed = [name for name in wanted.known_bad if name not in blamed]
+    if not passed:
+        return list(found), []
+    hosts = dict(zip(labels(job.hosts), job.hosts, strict=True))
+    try:
+        host_history.forget(hosts[name] for name in passed)
+    except OSError as error:
+        return list(found), [f"could not forget the history of {names(passed)} ({error.strerror})"]
+    lines = [f"{name} passed, so its history is forgotten: {wanted.known_bad[name][1]}" for name in passed]
+    kept = [one for one in found if one.check != "earlier_jobs" or one.hosts[0] not in passed]
+    return kept, lines

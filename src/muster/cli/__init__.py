@@ -8,7 +8,7 @@ import shlex
 import sys
 from importlib import import_module
 
-from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, with_hint
+from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, RemoteJob, with_hint
 
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dashboard": ("muster.cli.dashboard", "Serve the dashboard of a job for a browser"),
     "attach": ("muster.cli.attach", "Show the output of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "Stop a job on all its hosts"),
+    "drain": ("muster.cli.drain", "Move a job away from a host that is about to go away"),
     "check": ("muster.cli.check", "Check hosts for problems before a run"),
     "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
     "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),
@@ -112,7 +113,12 @@ def _dispatch(args: list[str]) -> int:
     name, rest = ALIASES.get(args[0], args[0]), args[1:]
     if name not in COMMANDS:
         return _unknown(name, rest)
-    return import_module(COMMANDS[name][0]).main(rest)
+    try:
+        return import_module(COMMANDS[name][0]).main(rest)
+    except RemoteJob as job:
+        from muster.cli.remote_commands import forward
+
+        return forward(name, rest, job.folder)
 
 
 def _unknown(name: str, rest: list[str]) -> int:
@@ -134,9 +140,11 @@ def _unknown(name: str, rest: list[str]) -> int:
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
     from muster.output.colors import ADVICE, FAILURE, painted, wants_color
+    from muster.text import printable_lines
 
-    text = f"error: {with_hint(error.message, error.hint)}\n"
+    message = printable_lines(error.message)  # it may quote a host
+    text = f"error: {with_hint(message, error.hint)}\n"
     if wants_color(sys.stderr.isatty()):
         hint = f"\n\n{painted('hint:', ADVICE)} {error.hint}" if error.hint else ""
-        text = f"{painted('error:', FAILURE)} {error.message}{hint}\n"
+        text = f"{painted('error:', FAILURE)} {message}{hint}\n"
     sys.stderr.write(text)

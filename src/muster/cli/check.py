@@ -110,20 +110,21 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     from muster.check.checks import QUICK
     from muster.check.definition import judge_all, load
     from muster.check.findings_report import Report, as_data, facts, render
-    from muster.check.here import data_in, looks_like_path, paths_in, wanted_by
+    from muster.check.here import data_in, forget_if_passed, known_bad, looks_like_path, paths_in, wanted_by
     from muster.check.quick import quick
     from muster.check.session import CONNECT_TIMEOUT
 
     # ssh uses the first value it is given.
-    prepared = prepare(replace(spec, ssh=(*spec.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}")))
+    prepared = prepare(replace(spec, ssh=(*spec.ssh, f"-oConnectTimeout={CONNECT_TIMEOUT}")), history=False)
     job = prepared.job
     checks = load(QUICK)
     of_script = data_in(spec.args)
     data = [*options.data, *filter(looks_like_path, of_script)]
     wanted = wanted_by(job, ["check", *argv], data=data, expected=[*of_script, *paths_in(spec.args)])
+    wanted = replace(wanted, known_bad=known_bad(job, say))
     folder = make_job_folder(job.id)
     for sentence in prepared.notes:
-        print(f"muster: {sentence}", file=sys.stderr)
+        say(sentence)
     try:
         cluster = asyncio.run(quick(job, prepared.launch, checks, wanted, folder=folder))
     finally:
@@ -133,10 +134,12 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     measured: dict[str, dict[str, str]] = {}
     if options.deep:
         if any(finding.severity == "error" for finding in found):
-            print("muster: --deep started no ranks; fix the errors first", file=sys.stderr)
+            say("--deep started no ranks; fix the errors first")
         else:
             deeper, measured = deep(replace(spec, quiet=options.json, debug=False), cluster)
-            found = worst_first([*deeper, *found])
+            found, forgotten = forget_if_passed(job, wanted, worst_first([*deeper, *found]))
+            for sentence in forgotten:
+                say(sentence)
     report = Report(
         findings=found,
         facts=known,
@@ -155,6 +158,11 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     return EXIT_WARNINGS if options.strict and "warning" in severities else 0
 
 
+def say(sentence: str) -> None:
+    """Print a line beside the report."""
+    print(f"muster: {sentence}", file=sys.stderr)
+
+
 def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict[str, str]]]:
     """Run ranks on the hosts, as a job would; return their findings and measurements."""
     from muster.api.execution import execute, in_foreground
@@ -163,7 +171,7 @@ def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict
     from muster.job import job_folder
 
     with deep_spec(spec) as ranks:
-        prepared = prepare(ranks)
+        prepared = prepare(ranks, history=False)
         verdict = execute(prepared, in_foreground, summary=False)
     if not verdict.ok:
         failure = f"{verdict.sentence}\n{verdict.detail}".strip()

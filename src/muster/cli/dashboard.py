@@ -20,8 +20,8 @@ state.json, and metrics for Prometheus. On a machine that you reached over ssh, 
 """
 
 
-def main(argv: list[str]) -> int:
-    """Serve the dashboard until Ctrl-C."""
+def parser() -> Parser:
+    """Return the parser of `muster dashboard`."""
     p = Parser(
         prog="muster dashboard",
         usage="muster dashboard [JOB] [--port PORT]",
@@ -30,13 +30,18 @@ def main(argv: list[str]) -> int:
     )
     option(p, "JOB", "a job that `muster ps` lists (default: the newest one that runs, else the newest)", nargs="?")
     option(p, "--port PORT", "port on 127.0.0.1 (default: a free one)", type=port, default=0)
-    options = p.parse_args(argv)
+    return p
+
+
+def main(argv: list[str]) -> int:
+    """Serve the dashboard until Ctrl-C."""
+    options = parser().parse_args(argv)
     from muster.dashboard.address import address, listen, new_token
     from muster.dashboard.job_list import JobList
     from muster.dashboard.server import DashboardServer
-    from muster.jobs.job_folders import find, running_jobs
+    from muster.jobs.job_folders import find, here, running_jobs
 
-    job = find(options.job) if options.job is not None else next(iter(running_jobs()), None) or find("last")
+    job = here(find(options.job) if options.job is not None else next(iter(running_jobs()), None) or find("last"))
     token = new_token()
     with listen(options.port) as listener, DashboardServer(listener, token, JobList(job.folder)) as server:
         sys.stderr.write(f"muster: dashboard of {job.id}, Ctrl-C to stop it\n")

@@ -51,10 +51,13 @@ class Background:
             pass  # the command has gone: its terminal was closed
 
 
-def detached(run: Callable[[Background], int]) -> int:
+def detached(
+    run: Callable[[Background], int], announce: Callable[[str], None] | None = None, orders: int | None = None
+) -> int:
     """Run a job in a process of its own, and return when its ranks have started, or with its exit code if they do not.
 
     It forks before anything of the job is there, so that all of it, the hosts of --lab too, belongs to the new process.
+    `announce` gets the id of a job that has started. Bytes from the descriptor `orders` stop one that has not.
     """
     sys.stdout.flush()
     sys.stderr.flush()
@@ -64,7 +67,7 @@ def detached(run: Callable[[Background], int]) -> int:
         child = os.fork()
         if child:
             os.close(sink)
-            return _in_front(child, source, early)
+            return _in_front(child, source, early, announce or _print_how_to_follow, orders)
         os.close(source)
         os.setsid()  # no terminal, and none of the signals that one sends
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -96,13 +99,19 @@ class _Output:
         sys.stderr.flush()
 
 
-def _in_front(child: int, pipe: int, early: BinaryIO) -> int:
+def _in_front(
+    child: int, pipe: int, early: BinaryIO, announce: Callable[[str], None], orders: int | None = None
+) -> int:
     output = _Output(early)
     received = b""
     interrupted = False
     while True:
         try:
             code = _wait_a_moment(child, pipe)
+            if orders is not None and select.select([orders], [], [], 0)[0]:
+                if os.read(orders, 4096):
+                    raise KeyboardInterrupt
+                orders = None  # the machine that started the job has gone; the job is on its own
             if isinstance(code, bytes):
                 had_id, received = b"\n" in received, received + code
                 job_id = received.partition(b"\n")[0].decode()
@@ -110,7 +119,7 @@ def _in_front(child: int, pipe: int, early: BinaryIO) -> int:
                     output.then(job_folder(job_id) / SCREEN)
                 if received.endswith(_STARTED):
                     output.pass_on()
-                    _print_how_to_follow(job_id)
+                    announce(job_id)
                     return 0
             output.pass_on()
             if isinstance(code, int):
@@ -138,17 +147,19 @@ def _print_how_to_follow(job_id: str) -> None:
 
     print(job_id, flush=True)
     job = short_id(job_id)
-    sys.stderr.write(
-        f"muster: job {job_id} is running in the background. Follow it: `muster attach {job}`. "
-        f"Stop it: `muster stop {job}`\n"
-    )
-    if _ends_at_logout():
+    sys.stderr.write(f"muster: job {job_id} is running in the background. {how_to_follow(job)}\n")
+    if ends_at_logout():
         sys.stderr.write(
             "muster: this machine ends the processes of users who log out; `loginctl enable-linger` keeps the job\n"
         )
 
 
-def _ends_at_logout() -> bool:
+def how_to_follow(job: str) -> str:
+    """What to type next for a job in the background."""
+    return f"Follow it: `muster attach {job}`. Stop it: `muster stop {job}`"
+
+
+def ends_at_logout() -> bool:
     """Whether systemd kills the processes of a user who logs out, and this user is not exempt."""
     folder = Path("/etc/systemd")
     files = [folder / "logind.conf", *sorted((folder / "logind.conf.d").glob("*.conf"))]

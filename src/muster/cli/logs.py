@@ -17,6 +17,7 @@ from muster.jobs.job_folders import KeptJob, find, fresh, read_job, running_or_l
 from muster.jobs.log_reader import Merged, RankLine, Tail, attempt_folder, attempts, pieces_before_last, rank_log
 from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
+from muster.jobs.state import AttemptState
 from muster.output.colors import rank_color, wants_color
 from muster.output.lines import as_bytes, without_rank_tag
 from muster.output.screen import rank_label
@@ -125,9 +126,18 @@ def _check(job: KeptJob, attempt: int | None, ranks: frozenset[int] | None) -> N
         have = "has no logs yet" if not there else f"has attempts {', '.join(map(str, there))}"
         raise UsageError(f"--attempt {attempt}: job {job.id} {have}", hint="leave it out for the last attempt")
     size = job.state.world_size if job.state is not None else 0
+    known = None if attempt is None else _attempt_state(job, attempt)
+    size = known.world_size if known is not None else size
     if ranks and size and max(ranks) >= size:
+        of = f"attempt {attempt} of job {job.id}" if known is not None else f"job {job.id}"
         have = "only rank 0" if size == 1 else f"ranks 0 to {size - 1}"
-        raise UsageError(f"--rank {max(ranks)}: job {job.id} has {have}", hint="try `--rank 0`")
+        raise UsageError(f"--rank {max(ranks)}: {of} has {have}", hint="try `--rank 0`")
+
+
+def _attempt_state(job: KeptJob, attempt: int) -> AttemptState | None:
+    """What is known of an attempt: it may have had other hosts and another number of ranks than the last one."""
+    attempts = job.state.attempts if job.state is not None else ()
+    return next((known for known in attempts if known.number == attempt), None)
 
 
 def _print_verdict(job: KeptJob, *, brief: bool) -> None:
@@ -147,6 +157,8 @@ class _Reader:
     def __init__(self, job: KeptJob, attempt: int | None, choice: _Choice, *, follow: bool) -> None:
         self._job = job
         self._wanted = attempt
+        self._attempt = attempt or 0
+        """The one that is being read."""
         self._choice = choice
         self._follow = follow
         self._terminal = sys.stdout.isatty()
@@ -174,7 +186,7 @@ class _Reader:
         return max(attempts(self._job.folder), default=0)
 
     def _read_attempt(self, attempt: int) -> None:
-        choice = self._choice
+        choice, self._attempt = self._choice, attempt
         plain = None if choice.copied is None else Tail(rank_log(self._job.folder, attempt, choice.copied))
         folder = attempt_folder(self._job.folder, attempt)
         skips = choice.last is not None and choice.pattern is None
@@ -208,10 +220,15 @@ class _Reader:
         return silent or not self._job.may_run
 
     def _hosts(self) -> dict[int, str]:
-        """Where each rank runs; a job that has just begun knows it before it has written it down."""
-        if self._job.may_run and (self._job.state is None or not self._job.state.ranks):
+        """Where each rank of this attempt runs; an attempt that has just begun knows it before it has written it."""
+        state = self._job.state
+        if self._job.may_run and (state is None or not state.ranks or state.attempt < self._attempt):
             self._job = fresh(read_job(self._job.folder))
-        return {rank.rank: rank.host for rank in self._job.state.ranks} if self._job.state is not None else {}
+            state = self._job.state
+        known = _attempt_state(self._job, self._attempt)
+        if known is not None and known.slots:
+            return known.host_by_rank()
+        return {rank.rank: rank.host for rank in state.ranks} if state is not None else {}
 
     def _show(self, lines: Iterable[RankLine], *, last: bool) -> None:
         """Print the lines that were chosen; with `last` only the last ones."""

@@ -11,9 +11,10 @@ from typing import Any
 
 from muster.api.arguments import Parser, has_unit, option, seconds
 from muster.errors import EXIT_MUSTER, UsageError
+from muster.jobs.hosts_text import places
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job, running_jobs
 from muster.jobs.prune import last_written, prune
-from muster.jobs.ps_text import places, reason, status, table
+from muster.jobs.ps_text import reason, status, table
 from muster.text import age, count, printable, size_text
 
 _RECENT = 10
@@ -29,6 +30,8 @@ examples:
   muster ps --json | jq .           everything known about each job, for programs
   muster ps --prune --older 90d     remove the directories of jobs that ended over 90 days ago
 
+RANKS@HOSTS also counts spare hosts and those that are lost, bad (failed hardware), draining (about to go away) or
+returning (they answer again and are being checked).
 A line below a job says why it failed, hangs or is slow; `muster show JOB` prints all of it.
 Job directories (plan, logs, last state) stay in ~/.local/state/muster/jobs until you run --prune.
 
@@ -36,12 +39,15 @@ STATE
   waiting for hosts, preparing, running, stopping
   hung 31 s          no rank has made progress for this long
   slow               a straggler slows the job down
+  recovering         an attempt has ended, and Muster is about to start the next one
   done               exit code 0
   failed 3           exit code 3
   stopped            by a signal, Ctrl-C or `muster stop`
   controller died    it was killed, or its machine went down; its agents stop all ranks within 10 s
   running on NAME    on another machine with the same home directory
   silent on NAME     the same, but it has written nothing for 15 s
+  running on NAME 5 min ago
+                     the last known state of a job whose controller is on NAME, which does not answer now
   unknown            its state.json is missing or cannot be read
 
 Exit code: 0; 2 for a wrong command line; 125 if --prune could not remove a directory.
@@ -76,6 +82,7 @@ def _chosen(*, everything: bool) -> tuple[list[KeptJob], int]:
     """The jobs to show, running ones first, then the newest first; and how many are left out."""
     folders = job_folders()
     if everything:
+        running_jobs()  # asks the hosts of jobs that run elsewhere
         return sorted((fresh(read_job(folder)) for folder in folders), key=lambda job: not job.may_run), 0
     running = {job.folder: fresh(job) for job in running_jobs()}
     ended = [folder for folder in folders if folder not in running]

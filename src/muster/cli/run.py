@@ -87,6 +87,7 @@ def main(argv: list[str]) -> int:
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
     refuse(options)
+    _check_controller(options)
     spec = spec_of(options, command)
     engine = asking_for_allocation(options)
     if engine is not None:
@@ -95,7 +96,13 @@ def main(argv: list[str]) -> int:
         return allocate(engine, options, spec, ["run", *argv], command[0])
     if options.detach and not options.dry_run:
         from muster.cli.detach import detached
+        from muster.cli.remote_start import start_remotely
 
+        if spec.hosts is not None or spec.controller:
+            is_typed = "controller" in options.typed
+            code = start_remotely(spec, lambda: _prepared(options, spec, argv), is_typed=is_typed)
+            if code is not None:
+                return code
         return detached(lambda background: _run(options, spec, argv, begin, background))
     return _run(options, spec, argv, begin)
 
@@ -108,12 +115,16 @@ def _run(
     background: Background | None = None,
 ) -> int:
     with lab_hosts(spec, dry_run=options.dry_run) as located:
-        prepared = prepare(located)
-        notes = (*explain(options, prepared.job.hosts), *_misplaced(prepared, argv), *prepared.notes)
-        prepared = replace(prepared, notes=notes)
+        prepared = _prepared(options, located, argv)
         if options.dry_run:
             return print_plan(prepared)
         return run(prepared, begin, background)
+
+
+def _prepared(options: argparse.Namespace, spec: RunSpec, argv: Sequence[str]) -> Prepared:
+    prepared = prepare(spec)
+    notes = (*explain(options, prepared.job.hosts), *_misplaced(prepared, argv), *prepared.notes)
+    return replace(prepared, notes=notes)
 
 
 def run(prepared: Prepared, begin: float, background: Background | None = None) -> int:
@@ -142,7 +153,14 @@ def print_plan(prepared: Prepared) -> int:
     sys.stdout.write(describe(prepared.job, prepared.launch))
     if not prepared.job.spec.quiet:
         sys.stderr.writelines(f"muster: {note}\n" for note in prepared.notes)
+    sys.stderr.writelines(f"muster: {warning}\n" for warning in prepared.warnings)
     return 0
+
+
+def _check_controller(options: argparse.Namespace) -> None:
+    """Raise UsageError for a --controller that has no effect."""
+    if getattr(options, "controller", "") and not options.detach:
+        raise UsageError("--controller works only with --detach", hint="add --detach, or leave --controller out")
 
 
 def _misplaced(prepared: Prepared, argv: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ def main(argv: list[str]) -> int:
     """Print what is known of a job: how it ended or how it stands, why, and when what happened."""
     parser = Parser(
         prog="muster show",
-        description="Print the verdict on a job again: first failure, traceback, explanation, fix, hangs, timeline.",
+        description="Print the verdict on a job again: first failure, traceback, fix, hangs, lost hosts, attempts.",
         epilog=EPILOG,
     )
     option(parser, "JOB", "a job that `muster ps` lists (default: the newest)", nargs="?")

@@ -6,11 +6,12 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 
 from muster.api.arguments import Parser, option, seconds
-from muster.errors import EXIT_MUSTER, MusterError, UsageError
+from muster.errors import EXIT_MUSTER, MusterError, RemoteJob, UsageError
 from muster.jobs import job_client
-from muster.jobs.job_folders import KeptJob, find, read_job, running_jobs, short_id, the_running_one
+from muster.jobs.job_folders import KeptJob, find, here, read_job, running_jobs, short_id, the_running_one
 from muster.jobs.ps_text import how_it_ended
 from muster.jobs.running_job import has_gone, running_here, wait_until_gone
 from muster.jobs.state import JobState
@@ -56,7 +57,7 @@ def main(argv: list[str]) -> int:
         )
     grace = 0.0 if args.now else args.grace
     if args.all:
-        return _stop_all(grace, stacks=args.stacks)
+        return _stop_all(argv, grace, stacks=args.stacks)
     job = _find(args.job) if args.job is not None else the_running_one("muster stop")
     if job.life in ("ended", "died", "unknown"):
         sys.stderr.write(f"muster: job {job.id} {how_it_ended(job)}; nothing to stop\n")
@@ -74,22 +75,37 @@ def _find(text: str) -> KeptJob:
         raise UsageError(error.message, hint="use `muster stop --all` to stop all jobs") from None
 
 
-def _stop_all(grace: float | None, *, stacks: bool) -> int:
+def _stop_all(argv: Sequence[str], grace: float | None, *, stacks: bool) -> int:
     """Ask all jobs to end before waiting for any; those that run on other machines are left alone."""
     asked: list[KeptJob] = []
     code = 0
+    remote: list[str] = []
     for job in running_jobs():
         try:
+            here(job)
             _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=stacks)
             asked.append(job)
+        except RemoteJob as error:
+            remote.append(error.folder)
         except UsageError:
             pass  # it has ended meanwhile
         except MusterError as error:
             sys.stderr.write(f"muster: not stopped: {error.message}\n")
             code = EXIT_MUSTER
-    if not asked and not code:
+    if not asked and not remote and not code:
         sys.stderr.write("muster: no job is running\n")
-    return max([code, *(_wait(job, grace) for job in asked)])
+    return max([code, *(_wait(job, grace) for job in asked), *(_stop_remote(folder, argv) for folder in remote)])
+
+
+def _stop_remote(folder: str, argv: Sequence[str]) -> int:
+    """Stop a job whose controller is on another host; the other jobs are stopped even if that host does not answer."""
+    from muster.cli.remote_commands import forward
+
+    try:
+        return forward("stop", argv, folder)
+    except MusterError as error:
+        sys.stderr.write(f"muster: not stopped: {error.message}\n")
+        return EXIT_MUSTER
 
 
 def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> None:

@@ -38,6 +38,7 @@ q or Ctrl-C quits; the job keeps running.
 
 WAITS is the recent share of the time in which a rank waited for others: the rank that waits least is the slowest.
 CPU counts CPUs: 1.00 is one full CPU. NO_COLOR=1 disables colors.
+USE says what a host is for: it runs ranks, or it is a spare (--spares). The last lines report the last recovery.
 
 Exit code: 0; 2 for a wrong command line.
 """

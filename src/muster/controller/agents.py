@@ -36,10 +36,10 @@ class Agents:
         self,
         launch: Launch,
         folder: Path,
+        lease: float = LEASE,
         *,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
-        lease: float = LEASE,
     ) -> None:
         """`lease` is the number of seconds without contact after which a host is lost."""
         self.launch = launch
@@ -55,6 +55,14 @@ class Agents:
         """Hosts without a connection."""
         self._feed: Feed | None = None
         """Sends our stdin to rank 0 if its agent does not inherit it."""
+        self._inherits = False
+        """Whether the agent of rank 0 inherits our stdin."""
+        self._heir: AgentLink | None = None
+        self._ranks_on: dict[str, range] = {}
+        """The ranks on each host of the last attempt that was started."""
+        self._payload = b""
+        self._most_ranks = 0
+        """The largest world size so far."""
         self._beat_due: float | None = None
         self._pinged = 0.0
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -66,8 +74,9 @@ class Agents:
 
     def give_stdin(self) -> None:
         """Give our stdin to rank 0; call this before connecting."""
-        if is_for_ranks() and not self.connector.give_stdin():
-            self._feed = Feed()
+        if is_for_ranks():
+            self._inherits = self.connector.give_stdin()
+            self._feed = None if self._inherits else Feed()
 
     async def connect(
         self, job_id: str, on_failure: Callable[[HostError], None], *, limit: float = CONNECT_LIMIT
@@ -76,12 +85,46 @@ class Agents:
         specs = self.launch.agents
         self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
+        self._heir = self.links[0]
+        self._payload = agent_payload(job_id, self.scheduler)
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
             on_failure(error)
 
-        await self.connector.connect(self.links, agent_payload(job_id, self.scheduler), limit, failed)
+        await self.connector.connect(self.links, self._payload, limit, failed)
+
+    async def reconnect(self, name: str, limit: float) -> AgentLink:
+        """Start an agent again on a host that has none; its link replaces the old one when it is up."""
+        old = self.leader(name)
+        command = next(command for command in self.launch.commands if old.spec in command.agents)
+        link = AgentLink(old.spec, self._on_event, self.on_text, self.lease)
+        try:
+            await self.connector.connect_one(link, command, self._payload, limit)
+        except BaseException:
+            await link.close(limit=0)
+            raise
+        self.put(link)
+        return link
+
+    def put(self, link: AgentLink) -> None:
+        """Use this link for its host from now on."""
+        for links in (self.links, self.leaders):
+            links[:] = [link if each.spec is link.spec else each for each in links]
+
+    def leader(self, name: str) -> AgentLink:
+        """The link that represents a host."""
+        return next(link for link in self.leaders if link.name == name)
+
+    @property
+    def usable(self) -> list[AgentLink]:
+        """The links of the hosts whose agents are up."""
+        return [link for link in self.leaders if link.facts and not link.lost and not link.closing]
+
+    @property
+    def used(self) -> list[AgentLink]:
+        """The links of the hosts that run ranks; all of them before the first attempt."""
+        return [link for link in self.links if not self._ranks_on or link.name in self._ranks_on]
 
     def missing(self) -> str:
         """Which hosts are up and which are pending."""
@@ -103,7 +146,8 @@ class Agents:
         self._pinged = now
 
     def _on_event(self, link: AgentLink, event: Event) -> None:
-        self.on_event(link, event)
+        if not self._is_left_over(link, event):
+            self.on_event(link, event)
         # Ranks that write much can delay the next heartbeat until agents assume we are dead: 6.5 s were seen on a
         # machine with a load of 8 per core. Silence of other hosts is not judged here: their messages may be queued.
         now = time.monotonic()
@@ -116,9 +160,19 @@ class Agents:
 
     async def start(self, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         """Start all ranks of an attempt."""
-        await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self.links))
+        self._ranks_on = {place.name: place.ranks for place in plan.placements}
+        self._most_ranks = max(self._most_ranks, plan.world_size)
+        first = self.leader(plan.placements[0].name)
+        if self._inherits and first is not self._heir:
+            self._inherits, self._feed = False, Feed()  # rank 0 has moved to another agent
+        await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self.used))
         if self._feed is not None:
-            self._feed.begin(self.links[0])
+            self._feed.begin(first)
+
+    def _is_left_over(self, link: AgentLink, event: Event) -> bool:
+        """Whether an event is the last output of a rank of an earlier attempt, whose number nobody has there now."""
+        rank = event.get("rank")
+        return type(rank) is int and 0 <= rank < self._most_ranks and rank not in self._ranks_on.get(link.name, ())
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         ranks = plan.named(link.name).ranks if link.spec.rank is None else [link.spec.rank]
@@ -134,7 +188,7 @@ class Agents:
                 limit=30,
                 ranks=requests,
                 leader=link in self.leaders,
-                store=plan.has_store and link is self.links[0],
+                store=plan.has_store and link is self.leader(plan.placements[0].name),
                 fed=fed,
             )
         except HostError as error:
@@ -145,7 +199,7 @@ class Agents:
 
     def signal(self, number: int) -> None:
         """Send a signal to all ranks, except on lost hosts."""
-        for link in self.links:
+        for link in self.used:
             if not link.lost:
                 self._begin(self._signal_host(link, number))
 
@@ -162,7 +216,7 @@ class Agents:
         """
         if self._feed is not None:
             self._feed.end()
-        links = [link for link in self.links if not link.lost]
+        links = [link for link in self.used if not link.lost and not link.closing]
         stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss, interrupt) for link in links))
         left: dict[str, list[int]] = {}
         for link, pids in zip(links, stuck, strict=True):

@@ -4,32 +4,34 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection
-from dataclasses import replace
-from functools import cached_property
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from muster.agent.stopping import time_to_stop
-from muster.controller import preflight, prepare
+from muster.controller import prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.attempt_runner import Parts
 from muster.controller.debug_log import internal_error, logged
-from muster.controller.diagnosis.independent_ranks import warn
-from muster.controller.diagnosis.verdict import Verdict, is_same_failure
+from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
+from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
-from muster.controller.links.link import LinkLost
+from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
-from muster.controller.rendezvous import another_port, meet
+from muster.controller.preparation import Preparation
+from muster.controller.recovery import Recovery
+from muster.controller.rendezvous import meet
 from muster.controller.startup_check import Check, StartupCheck
-from muster.controller.summary import Timeline, show_failure, show_summary
+from muster.controller.summary import Timeline, show_attempts, show_summary
 from muster.engines.engine import Launch
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job
@@ -37,7 +39,7 @@ from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.plan import Plan
 from muster.shared.wire import HEARTBEAT, LAST_GRACE
-from muster.text import count, names, tilde
+from muster.text import names
 
 STILL_WAITING = 5.0
 """Seconds between two status lines where the output is not a terminal."""
@@ -67,16 +69,12 @@ class Controller:
         self.folder = folder
         self.screen = screen
         self.logs = logs
-        self.only: Collection[int] | None = None
-        """The ranks whose output is shown; None for all."""
         self.summary = summary
         """Whether the screen shows how the job ended."""
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        self.agents = Agents(
-            launch, folder, on_event=self.events.publish, on_text=screen.host_line, lease=job.spec.lease
-        )
+        self.agents = Agents(launch, folder, job.spec.lease, on_event=self.events.publish, on_text=screen.host_line)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
@@ -84,13 +82,29 @@ class Controller:
         )
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
-        self.hosts = HostEvents(self.agents, self.events, screen.warning, self.on_loss)
-        take_stacks = self.monitor.take_stacks
-        self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.preparation = Preparation(job, screen, check)
+        self.recovery = Recovery(
+            Parts(
+                job=job,
+                agents=self.agents,
+                events=self.events,
+                status=self.status,
+                observers=self.observers,
+                record=self.record,
+                preparation=self.preparation,
+                screen=screen,
+                logs=logs,
+                folder=folder,
+                timeline=self.timeline,
+            )
+        )
+        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
+        self.recovery.after_failure.append(self.blame.after_failure)
+        self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
+        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        stacks, drain = self.monitor.take_stacks, self.drain.request
+        self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
-        self.attempt: Attempt | None = None
-        self.waiting_for: Callable[[], str] | None = None
-        self.grace = job.spec.grace
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
@@ -140,21 +154,24 @@ class Controller:
         except asyncio.CancelledError:
             pass
         finally:
-            self.waiting_for = None
+            self.recovery.waiting_for = None
             await self.end()
+            await self.blame.save()
             ticking.cancel()
         if self.stopped_by:
             usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
             reason = self.agents.connector.why_ended() or usual
             because = f" ({reason})" if reason else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
+            show_attempts(self.screen, self.status, f"stopped by {self.stopped_by}")
             self.screen.warning(sentence)
             return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
         verdict = self.results.add_to(verdict)
         if self.summary:
-            show_summary(self.screen, verdict, self.timeline, self.job, self.folder, self.agents.connector.why_ended())
+            reason = self.agents.connector.why_ended()
+            show_summary(self.screen, verdict, self.timeline, self.status, self.folder, reason)
         return verdict
 
     async def body(self) -> Verdict:
@@ -164,29 +181,11 @@ class Controller:
             plan = await self.prepare()
         except MusterError as error:
             if isinstance(error, LinkLost) or any(link.lost for link in self.agents.links):
-                reason = await self.scheduler_reason(hit=True)
+                reason = await self.recovery.scheduler_reason(hit=True)
                 if reason:
                     raise MusterError(reason) from None
             raise
-        self.record.keep(plan)
-        previous: Verdict | None = None
-        for number in range(self.job.spec.restarts + 1):
-            if number:
-                plan = await another_port(self.job, self.agents.links[0], plan)
-            verdict = await self.try_once(plan, number)
-            reason = None if verdict.ok else await self.scheduler_reason()
-            if reason:
-                return verdict.because(reason)
-            if verdict.ok or not verdict.can_restart or number == self.job.spec.restarts:
-                return verdict
-            if previous is not None and is_same_failure(previous, verdict):
-                note = "the restart failed at the same place without any progress, so Muster does not restart it again"
-                return replace(verdict, notes=(*verdict.notes, note))
-            show_failure(self.screen, verdict)
-            self.status.failed(verdict)
-            self.screen.warning(f"restart {number + 1} of {self.job.spec.restarts}")
-            previous = verdict
-        raise AssertionError("the last attempt returns")
+        return self.blame.add_to(await self.recovery.run(plan))
 
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An uncaught error of Muster: report it and end the job, because a job without its controller would hang."""
@@ -202,7 +201,9 @@ class Controller:
         if self.results.interrupt() or self.status.phase == "ended":
             return  # the ranks have ended
         why = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
+        looks = (
+            not self.stopped_by and number == signal.SIGINT and self.recovery.is_running and self.monitor.seems_stuck
+        )
         if not self.stopped_by:
             self.signal = signal.Signals(number)
         (self.stop_with_stacks if looks else self.stop)(why)
@@ -213,11 +214,11 @@ class Controller:
             return
         if not self.stopped_by:
             self.signal = signal.SIGTERM
-            self.grace = self.grace if grace is None else grace
+            self.recovery.grace = self.recovery.grace if grace is None else grace
             self.stop("muster stop")
-        elif grace is not None and grace < self.grace:
-            self.grace = grace
-            self.agents.hurry(grace, self.on_loss)
+        elif grace is not None and grace < self.recovery.grace:
+            self.recovery.grace = grace
+            self.agents.hurry(grace, self.recovery.on_loss)
 
     def stop_with_stacks(self, why: str) -> None:
         """End the job after saving the stack traces of its ranks."""
@@ -236,24 +237,21 @@ class Controller:
         if not self.stopped_by:
             self.stopped_by = self.status.stopped_by = why
             self.status.stopping()
-            again = self.attempt is not None and self.grace > 0
+            # After Ctrl-C scripts expect a KeyboardInterrupt, as under python.
+            self.recovery.interrupt = self.signal == signal.SIGINT
+            again = self.attempt is not None and self.recovery.grace > 0
             sooner = ", Ctrl-C again to kill them now" if self.signal in (signal.SIGINT, None) else ""
-            limit = time_to_stop(self.grace, interrupt=self.interrupts)
+            limit = time_to_stop(self.recovery.grace, interrupt=self.recovery.interrupt)
             hurry = f" (up to {limit:g} s{sooner})" if again else ""
             asked = why == "muster stop"  # the line begins with `muster:` already
             said = f"stopping all ranks for `{why}`" if asked else f"{why}: stopping all ranks"
             self.screen.warning(f"{said}{hurry}")
             if self._body is not None:
                 self._body.cancel()
-        elif self.grace > 0:
-            self.grace = 0.0
+        elif self.recovery.grace > 0:
+            self.recovery.grace = 0.0
             self.screen.warning(f"{why} again: killing all ranks")
-            self.monitor.stacks_then(lambda: self.agents.hurry(0.0, self.on_loss))
-
-    @property
-    def interrupts(self) -> bool:
-        """Whether ranks get SIGINT first: after Ctrl-C scripts expect a KeyboardInterrupt, as under python."""
-        return self.signal == signal.SIGINT
+            self.monitor.stacks_then(lambda: self.agents.hurry(0.0, self.recovery.on_loss))
 
     def pass_on(self, number: signal.Signals) -> None:
         """Forward a signal to all ranks: `kill -USR1`, or the warning signal of a scheduler."""
@@ -264,121 +262,97 @@ class Controller:
     # --- before the ranks -----------------------------------------------------------------------------------
 
     async def connect(self) -> None:
-        """Start an agent on every host."""
-        self.waiting_for = self.agents.missing
+        """Start an agent on every host; a job that can do without some of them begins when the others are up."""
+        self.recovery.waiting_for = self.agents.missing
         if self.agents.connector.called:
             self.screen.info(f"connecting to {names(self.agents.connector.called)}")
-        asyncio.get_running_loop().call_later(_READ_AFTER, lambda: self.look)
-        await self.agents.connect(self.job.id, self.on_unreachable)
-        self.status.connected(self.agents.leaders)
+        asyncio.get_running_loop().call_later(_READ_AFTER, lambda: self.preparation.look)
+        try:
+            await self.agents.connect(self.job.id, self.on_unreachable)
+        except MusterError:
+            if not (self.recovery.is_elastic and self.recovery.roster.enroll()):
+                raise
+        else:
+            self.recovery.roster.enroll()
+        self.status.connected(self.agents.usable)
         self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
-
-    @cached_property
-    def look(self) -> preflight.Preflight:
-        """What the script shows before it runs."""
-        return preflight.read_job(self.job)
 
     def on_unreachable(self, error: HostError) -> None:
         """Report a host without an agent while Muster still waits for others."""
         if len(self.agents.links) > 1:
             self.screen.warning(error.message)
 
-    async def prepare(self) -> Plan:
-        """Prepare the hosts to start ranks; imports and the search for addresses run concurrently."""
-        job, links, screen = self.job, self.agents.leaders, self.screen
-        self.waiting_for = lambda: prepare.what_is_done(job, len(links))
-        plan = prepare.plan_for(job, links, screen=screen)
-        self.only = prepare.shown_ranks(plan, job.spec.only_ranks, job.spec.only_local_ranks)
-        if job.preload:
-            prepare.check_torch(links)
-        if job.spec.call is not None:
-            prepare.check_python(job.spec.call, links)
-        folders = await prepare.sync(job, links, screen) if job.spec.sync else [job.spec.cwd] * len(links)
-        folders = await prepare.check_code(job, links, folders, self.look, screen)
+    async def prepare(self) -> Plan | None:
+        """Prepare all hosts, and again without those that are lost meanwhile, if the job can do without them.
+
+        Returns the plan of the first attempt; None if its hosts have to find an address again.
+        """
+        while True:
+            try:
+                return await self.prepare_hosts()
+            except MusterError:
+                is_smaller = any(link.lost for link in self.agents.leaders if link.facts)
+                if not (is_smaller and self.recovery.is_elastic and self.recovery.roster.enroll()):
+                    raise
+
+    async def prepare_hosts(self) -> Plan:
+        """Prepare the hosts that are up; imports and the search for addresses run concurrently."""
+        job, links, screen = self.job, self.agents.usable, self.screen
+        self.recovery.waiting_for = lambda: prepare.what_is_done(job, len(links))
+        prepare.check_slots(job, links, screen)
+        plan = self.recovery.first_plan()
+        prepare.shown_ranks(plan, job.spec.only_ranks, job.spec.only_local_ranks)
+        folders = await self.preparation.check(links)
         if job.preload_reason and (job.spec.debug or not job.preload):  # more imports need no action of the user
             screen.info(job.preload_reason)
         if job.preload and not screen.is_live:
             screen.info(prepare.what_is_done(job, len(links)))
-        by_host = dict(zip((link.name for link in links), folders, strict=True))
-        beside = [asyncio.ensure_future(prepare.import_everywhere(job, self.agents.links, by_host, screen))]
-        if job.spec.call is not None:
-            beside.append(asyncio.ensure_future(prepare.send_call(job.spec.call, self.agents.links, screen)))
+        up = [link for link in self.agents.links if link.facts and not link.lost]
+        loading = asyncio.ensure_future(self.preparation.load(up, folders))
         self.startup_check.begin(job, links)
         try:
-            plan = await meet(job, links, plan, screen)
-            await asyncio.gather(*beside)
+            used = [self.agents.leader(place.name) for place in plan.placements]
+            plan = await meet(job, used, plan, screen)
+            await loading
             await self.startup_check.settle()
         finally:
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
+            loading.cancel()
+            await asyncio.gather(loading, return_exceptions=True)
         self.timeline.imported = self.timeline.note(f"ready to start ranks, {plan}")
         self.status.phases["imported"] = self.timeline.imported
-        self.waiting_for = None
+        self.recovery.waiting_for = None
         return plan
 
-    # --- the ranks ------------------------------------------------------------------------------------------
+    # --- the end --------------------------------------------------------------------------------------------
 
-    async def try_once(self, plan: Plan, number: int) -> Verdict:
-        """Start all ranks, wait until all have ended or one has failed, then end the rest."""
-        self.events.unsubscribe(self.attempt)
-        attempt = self.attempt = Attempt(plan, number, self.folder, self.screen, self.logs, self.only)
-        attempt.subscribe(self.events)
-        if number == 0:
-            self.screen.info(
-                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
-                f"rendezvous at {plan.master_addr}:{plan.master_port}; logs in {tilde(self.folder)}"
-            )
-        self.observers.begin_attempt(plan, number)
-        watching = self.observers.watch(attempt)
-        try:
-            await self.agents.start(plan, number, self.on_loss)
-            self.timeline.note(f"attempt {number}: ranks started")
-            if not attempt.losses:
-                self.observers.write()  # other machines see what --detach reports
-                self.status.started()
-            await attempt.over.wait()
-        finally:
-            watching.cancel()
-        await self.observers.compare_calls(attempt)
-        await self.stop_ranks()
-        if number == 0 and attempt.first_collective is not None and self.job.spec.watch:
-            self.timeline.first_collective = attempt.first_collective - self.timeline.begin
-            self.status.phases["first collective"] = self.timeline.first_collective
-        return warn(attempt.verdict(), attempt.trained_alone, self.job)
-
-    async def scheduler_reason(self, *, hit: bool = False) -> str | None:
-        """Why the scheduler ended the job, if it did; its message may arrive a moment after its signals."""
-        return await self.agents.why_ended(hit=hit or signal.SIGTERM in self.hosts.signals)
-
-    async def stop_ranks(self) -> None:
-        """End everything that still runs on the remaining hosts."""
-        self.status.stopping()
-        grace = min(self.grace, LAST_GRACE) if self.attempt and self.attempt.losses else self.grace
-        stuck = await self.agents.stop(grace, self.on_loss, interrupt=self.interrupts)
-        for host, pids in stuck.items():
-            if host not in self.status.stuck:
-                which = ", ".join(map(str, pids))
-                self.screen.warning(f"{host}: could not kill process {which}, blocked in the kernel (disk or driver)")
-        if stuck and self.attempt is not None:
-            self.attempt.stuck, self.status.stuck = True, tuple(stuck)
-
-    def on_loss(self, host: str, why: str) -> None:
-        """A host is lost, and its ranks with it."""
-        if self.attempt is not None:
-            self.attempt.on_loss(host, why)
+    @property
+    def attempt(self) -> Attempt | None:
+        """The last attempt at running the ranks, if there was one."""
+        return self.recovery.attempt
 
     async def end(self) -> None:
         """End all processes and connections, whatever the state of the job."""
         self.startup_check.end()
+        recovery = self.recovery
         try:
-            if self.attempt is not None:
-                await self.stop_ranks()
-                self.waiting_for = self.results.progress if self.job.spec.fetch else None
-                await self.results.copy(self.agents.leaders)
+            await recovery.close()
+            if recovery.attempt is not None:
+                await recovery.stop_ranks()
+                recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
+                await self.results.copy(self.with_results())
         finally:
-            self.waiting_for = None
+            recovery.waiting_for = None
             await self.agents.close(limit=LAST_GRACE + 8)
+
+    def with_results(self) -> Sequence[AgentLink]:
+        """The hosts whose results are copied: if the job can do without some, not those that are lost."""
+        if not (self.recovery.is_elastic and self.job.spec.fetch):
+            return self.agents.leaders
+        usable = self.agents.usable
+        lost = [link.name for link in self.agents.leaders if link not in usable]
+        if lost:
+            self.screen.warning(f"--fetch: lost {names(lost)}; no results were copied from there")
+        return usable
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -387,11 +361,12 @@ class Controller:
         said = self.timeline.now()
         while True:
             self.agents.beat()
-            self.observers.tick(self.agents.links, self.waiting_for)
+            self.drain.tick()
+            self.observers.tick(self.agents.links, self.recovery.waiting_for)
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)
             now = self.timeline.now()
-            if self.waiting_for is not None and (self.screen.is_live or now - said > STILL_WAITING):
+            if self.recovery.waiting_for is not None and (self.screen.is_live or now - said > STILL_WAITING):
                 said = now
-                self.screen.status(f"{self.waiting_for()} ({now:.0f} s)")
+                self.screen.status(f"{self.recovery.waiting_for()} ({now:.0f} s)")
             await asyncio.sleep(HEARTBEAT)

@@ -5,34 +5,40 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
-from muster.controller.agents import Agents, OnLoss
+from muster.controller.agents import Agents
 from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
-from muster.shared.events import Signaled
+from muster.controller.recovery import Recovery
+from muster.shared.events import Broken, Signaled
 
 
 class HostEvents:
     """Handles the events of hosts; an attempt handles those of ranks."""
 
-    def __init__(self, agents: Agents, events: EventStream, warn: Callable[[str], None], on_loss: OnLoss) -> None:
+    def __init__(self, agents: Agents, events: EventStream, warn: Callable[[str], None], recovery: Recovery) -> None:
         self._agents = agents
         self._warn = warn
-        self._on_loss = on_loss
+        self._recovery = recovery
         self.signals: set[signal.Signals] = set()
         """The signals that ranks have received from outside."""
         events.subscribe(HostChange, self._on_change)
         events.subscribe(Signaled, self._on_signal)
+        events.subscribe(Broken, self._on_broken)
+        recovery.signals = self.signals
 
     def _on_change(self, link: AgentLink, event: HostChange) -> None:
         """Report a host that is silent, back or lost; before ranks start, a loss fails the pending request."""
         if link.lost is not None:
             if sum(other.lost is not None for other in self._agents.links if other.name == link.name) == 1:
                 self._warn(f"lost {link.lost.message}")
-            self._on_loss(link.name, link.lost.why)
+            self._recovery.on_loss(link.name, link.lost.why)
         elif link in self._agents.leaders:
             silent = f"has been silent for {link.silence:.1f} s"
             back = f"is back after {link.outage:.1f} s, nothing was lost"
             self._warn(f"{link.name} {silent if event['state'] == 'silent' else back}")
+
+    def _on_broken(self, link: AgentLink, event: Broken) -> None:
+        self._recovery.on_broken(link)
 
     def _on_signal(self, link: AgentLink, event: Signaled) -> None:
         """Report once that ranks received a signal from outside; all hosts report it within a moment."""

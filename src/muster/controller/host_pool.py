@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from muster.plan import Plan
+from muster.text import count, rank_list
+
 Standing = Literal["ready", "away", "retired"]
 """ready: its agent is up and has imported torch; away: no agent; retired: it must not run ranks any more (bad hardware,
 or it is draining), although its agent may be up."""
@@ -73,8 +76,8 @@ def next_seating(
     ready = {member.name: member for member in members if member.standing == "ready"}
     last = {seat.place: seat for seat in seats}
     wanted = [last.get(seat.place, seat) for seat in whole if grow or seat.place in last]
-    taken = {seat.host for seat in wanted if seat.host in ready}
-    found: dict[int, Seat] = {seat.place: seat for seat in wanted if seat.host in ready}
+    found = {seat.place: seat for seat in wanted if seat.host in ready and ready[seat.host].slots >= seat.slots}
+    taken = {seat.host for seat in found.values()}
     swaps: list[tuple[str, str]] = []
     dropped: list[str] = []
     for seat in wanted:
@@ -97,3 +100,18 @@ def spares_of(members: Sequence[Member], seats: Sequence[Seat]) -> tuple[Member,
     """The ready hosts that run no ranks."""
     used = {seat.host for seat in seats}
     return tuple(member for member in members if member.standing == "ready" and member.name not in used)
+
+
+def what_changes(swaps: Sequence[tuple[str, str]], before: Plan, after: Plan, min_hosts: int | None) -> str:
+    """How the hosts of the next attempt differ from those of the last one; empty if they are the same."""
+    ranks = {place.name: place.ranks for place in before.placements}
+    parts: list[str] = []
+    for old, new in swaps:
+        where = f" ({rank_list(ranks[old])})" if old in ranks else ""
+        parts.append(f"spare {new} replaces {old}{where}")
+    hosts, sizes = count(len(after.placements), "host"), f"world size {before.world_size} -> {after.world_size}"
+    if after.world_size < before.world_size:
+        parts.append(f"{hosts} left, {sizes} (--min-hosts {min_hosts})")
+    elif after.world_size > before.world_size:
+        parts.append(f"{hosts} again, {sizes}")
+    return "; ".join(parts)

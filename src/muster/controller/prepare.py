@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from muster.controller import preflight, source_code
 from muster.controller.links.link import AgentLink, all_or_errors
@@ -34,16 +35,13 @@ def what_is_done(job: Job, hosts: int) -> str:
     return f"importing {', '.join(job.preload) or 'nothing'} on {count(hosts, 'host')}"
 
 
-def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
-    """Place the ranks, now that the facts of the hosts are known."""
+def plan_for(job: Job, links: Sequence[AgentLink], slots: Sequence[int] | None = None) -> Plan:
+    """Place the ranks on these hosts, whose facts are known; `slots` are their ranks if they could run more."""
     user_env = {**job.carried, **job.spec.env}
     hosts: list[Host] = []
     threads: list[int] = []
-    for link in links:
-        host, gpus = settled(job, link)
-        check_gpus(host, gpus)
-        if link.spec.host.slots is None and link.spec.host.tasks is None and job.spec.nproc is None and gpus == 0:
-            screen.info(f"{link.name} has no GPU, starting one rank there (use `--nproc N` for more)")
+    for position, link in enumerate(links):
+        host = _with_slots(settled(job, link)[0], None if slots is None else slots[position])
         hosts.append(host)
         said = "OMP_NUM_THREADS" in user_env or link.facts["omp"] is not None
         threads.append(0 if said else default_threads(link.facts["cpus"], host.slots or 1))
@@ -57,7 +55,24 @@ def plan_for(job: Job, links: Sequence[AgentLink], *, screen: Screen) -> Plan:
         visible=visible,
         role=job.spec.role,
         has_store=job.has_store,
+        names=[link.name for link in links],
     )
+
+
+def _with_slots(host: Host, slots: int | None) -> Host:
+    """A host that runs this number of ranks, on its first GPUs if it has more of them."""
+    if slots is None:
+        return host
+    return replace(host, slots=slots, gpus=None if host.gpus is None else host.gpus[:slots])
+
+
+def check_slots(job: Job, links: Sequence[AgentLink], screen: Screen) -> None:
+    """Reject hosts with fewer GPUs than ranks, spare ones too, and report hosts without any."""
+    for link in links:
+        host, gpus = settled(job, link)
+        check_gpus(host, gpus)
+        if link.spec.host.slots is None and link.spec.host.tasks is None and job.spec.nproc is None and gpus == 0:
+            screen.info(f"{link.name} has no GPU, starting one rank there (use `--nproc N` for more)")
 
 
 def shown_ranks(plan: Plan, only: Collection[int] | None, local: Collection[int] | None) -> Collection[int] | None:
@@ -172,17 +187,20 @@ def _pieces(data: bytes) -> Iterator[tuple[str, bool]]:
         yield base64.b64encode(data[at : at + _PIECE]).decode(), at + _PIECE >= len(data)
 
 
-async def sync(job: Job, links: Sequence[AgentLink], screen: Screen) -> list[str]:
-    """Send the working directory to the job directory of every host, and return the paths there."""
+async def archive(job: Job) -> bytes:
+    """The working directory as it is now."""
     script = job.script
     if script is not None and not source_code.is_below(script.path, job.spec.cwd):
         raise UsageError(
             f"--sync sends the working directory {job.spec.cwd}, but {job.spec.target} is not in it",
             hint="change to the directory of your project first",
         )
-    data = await asyncio.to_thread(
-        source_code.archive, job.spec.cwd
-    )  # takes seconds for a large directory; heartbeats continue
+    # Takes seconds for a large directory; heartbeats continue.
+    return await asyncio.to_thread(source_code.archive, job.spec.cwd)
+
+
+async def sync(job: Job, data: bytes, links: Sequence[AgentLink], screen: Screen) -> list[str]:
+    """Send an archive of the working directory to the job directory of every host, and return the paths there."""
     screen.info(f"sending {job.spec.cwd} ({size_text(len(data))}) to {names([link.name for link in links])}")
 
     async def send(link: AgentLink) -> str:

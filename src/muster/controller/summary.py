@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.controller.diagnosis.verdict import Verdict
-from muster.job import Job
+from muster.controller.monitor.job_status import JobStatus
 from muster.output.screen import Screen
-from muster.text import tilde
+from muster.text import count, tilde
 
 _log = logging.getLogger("muster.controller")
 
@@ -51,11 +51,23 @@ def show_failure(screen: Screen, verdict: Verdict) -> None:
         screen.notice(line)
 
 
+def show_attempts(screen: Screen, status: JobStatus, last: str) -> None:
+    """Show the attempts of a job that had several, and how the last one ended."""
+    attempts = status.attempts.state()
+    if len(attempts) < 2:
+        return
+    from muster.jobs.attempts_text import attempt_rows
+    from muster.jobs.ps_text import table
+
+    lines = table(attempt_rows(attempts, now=time.time(), last=last, brief=True), None)
+    screen.info("\n  ".join([f"{count(len(attempts), 'attempt')}:", *lines]))
+
+
 def show_summary(
-    screen: Screen, verdict: Verdict, timeline: Timeline, job: Job, folder: Path, why_ended: str | None
+    screen: Screen, verdict: Verdict, timeline: Timeline, status: JobStatus, folder: Path, why_ended: str | None
 ) -> None:
-    """Show the result and the timeline; `why_ended` is the reason if a scheduler ended the job."""
-    is_function = job.spec.call is not None
+    """Show the result, the attempts and the timeline; `why_ended` is the reason if a scheduler ended the job."""
+    is_function = status.job.spec.call is not None
     code = "" if is_function else f", exit code {verdict.exit_code}"
     took = f"{timeline.now():.1f} s ({timeline}){code}"
     if verdict.ok:
@@ -65,8 +77,10 @@ def show_summary(
             screen.warning(verdict.sentence)
             for note in verdict.notes:
                 screen.notice(note)
+        show_attempts(screen, status, f"exit code {verdict.exit_code}")
         screen.info(f"done after {took}")
         return
     if not is_function:  # the failure of a function is raised as an exception
         show_failure(screen, verdict)
+    show_attempts(screen, status, verdict.sentence)
     screen.failure(f"failed after {took}; logs in {tilde(folder)}")

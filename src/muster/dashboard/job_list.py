@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from muster.dashboard.job_source import Source
+from muster.jobs.hosts_text import others, used_hosts
 from muster.jobs.job_folders import KeptJob, fresh, job_folders, read_job
 from muster.jobs.ps_text import reason, status
 from muster.text import count, names
@@ -81,5 +82,5 @@ def _entry(job: KeptJob) -> dict[str, Any]:
         "slow": state.slow,
         "sentence": state.sentence,
         "reason": reason(job),
-        "where": f"{count(state.world_size, 'rank')} on {names([host.name for host in state.hosts], 4)}",
+        "where": f"{count(state.world_size, 'rank')} on {names(used_hosts(state), 4)}{others(state)}",
     }

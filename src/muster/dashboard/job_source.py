@@ -87,6 +87,8 @@ class Source:
         """Lines with some text in the logs of all ranks."""
         state = self.job().state
         ranks = [rank.rank for rank in state.ranks] if state is not None else []
+        earlier = [known for known in (state.attempts if state is not None else ()) if known.number == attempt]
+        ranks = list(earlier[-1].host_by_rank()) or ranks if earlier else ranks
         return log_pieces.find_in_all({rank: self.log(rank, attempt) for rank in ranks}, text)
 
     def _look(self) -> KeptJob:

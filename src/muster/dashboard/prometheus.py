@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeVar, get_args
 
-from muster.jobs.state import GpuState, HostState, JobState, Phase, RankPhase, RankState
+from muster.jobs.hosts_text import spares
+from muster.jobs.state import GpuState, HostPhase, HostState, JobState, Phase, RankPhase, RankState
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -21,6 +22,13 @@ _JOB: _Families[JobState] = {
     "job_ranks": ("Number of ranks.", lambda job: job.world_size),
     "job_restarts_total": ("Number of restarts.", lambda job: job.attempt),
     "job_exit_code": ("Exit code, once it has ended.", lambda job: job.exit_code),
+    "attempts_total": ("Starts of all ranks.", lambda job: job.attempts[-1].number + 1 if job.attempts else 0),
+    "host_losses_total": ("How often a host was lost.", lambda job: job.host_losses),
+    "recovery_seconds": (
+        "Duration of the last recovery: from the end of an attempt to the first collective of the next one.",
+        lambda job: next((one.recovery for one in reversed(job.attempts) if one.recovery is not None), None),
+    ),
+    "spares": ("Hosts that are ready to replace another one.", spares),
 }
 
 _HOST: _Families[HostState] = {
@@ -79,6 +87,8 @@ def metrics(state: JobState) -> str:
     reports.update(report.kind for report in state.reports)
     by_kind = [({**job, "kind": kind}, number) for kind, number in reports.items()]
     hosts = [({**job, "host": host.name}, host) for host in state.hosts]
+    phases = Counter(host.state for host in state.hosts)
+    by_phase = [({**job, "state": phase}, phases[phase]) for phase in get_args(HostPhase)]
     gpus = [({**at, "gpu": str(gpu.index)}, gpu) for at, host in hosts for gpu in host.gpus]
     ranks = [({**job, "rank": str(rank.rank), "host": rank.host}, rank) for rank in state.ranks]
     states = [sample for at, rank in ranks for sample in _choice(at, "state", rank.state, RankPhase)]
@@ -87,6 +97,7 @@ def metrics(state: JobState) -> str:
         *_family("job_phase", "1 for the phase the job is in.", _choice(job, "phase", state.phase, Phase)),
         *_families(_JOB, [(job, state)]),
         *_family("job_reports_total", "What Muster found while the job ran, by kind.", by_kind),
+        *_family("hosts", "Number of hosts by state.", by_phase),
         *_families(_HOST, hosts),
         *_family("gpu_info", "The name of the GPU.", [({**at, "name": gpu.name}, 1) for at, gpu in gpus]),
         *_families(_GPU, gpus),

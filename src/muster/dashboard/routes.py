@@ -137,7 +137,7 @@ def _download(source: Source, asked: Mapping[str, str]) -> Answer:
     if not path.is_file():
         raise NotThere(f"rank {rank} has written nothing")
     job = re.sub(r"[^\w.-]", "_", source.folder.name, flags=re.ASCII)  # in a header
-    name = f"{job}-attempt-{attempt + 1}-rank-{rank}.log"
+    name = f"{job}-attempt-{attempt}-rank-{rank}.log"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Answer(kind="text/plain; charset=utf-8", file=path, headers=headers)
 

@@ -126,6 +126,8 @@ class Engine(ABC):
     """Error for options that need the zygote; empty if the engine supports it."""
     no_restarts: str = ""
     """Error for `--restarts`; empty if the engine supports restarts."""
+    no_spares: str = ""
+    """Error for `--spares`, `--min-hosts` and `--rejoin`; empty if the engine can replace lost hosts."""
 
     # Agents that dial back
     key_from: tuple[str, ...] = ()

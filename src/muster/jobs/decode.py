@@ -9,6 +9,8 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from muster.text import printable_lines
+
 _LARGEST = 1 << 53
 """Integers beyond this are not exact in JSON; no number of a job is that large."""
 
@@ -37,7 +39,8 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:
         known = _decoder(other)
         return lambda value: None if value is None else known(value)
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        key, item = inside[0], _decoder(inside[1])  # JSON writes the numbers of ranks as text
+        key = _text if inside[0] is str else inside[0]  # JSON writes the numbers of ranks as text
+        item = _decoder(inside[1])
         return lambda value: {key(name): item(part) for name, part in _of(dict, value).items()}
     plain: dict[Any, Callable[[Any], Any]] = {str: _text, bool: _flag, int: _integer, float: _number}
     return plain[hint]
@@ -65,8 +68,7 @@ def _checked(value: Any, is_valid: bool) -> Any:
 
 def _text(value: Any) -> str:
     """A text without characters that a terminal would obey."""
-    text: str = _of(str, value)
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+    return printable_lines(_of(str, value))
 
 
 def _flag(value: Any) -> bool:

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NoReturn
 
-from muster.errors import MusterError, UsageError
+from muster.errors import MusterError, RemoteJob, UsageError
 from muster.job import JOB_ID, short_name, state_folder
 from muster.jobs import job_client
 from muster.jobs.kept_files import entries, read_regular
 from muster.jobs.location import STATE, address, birth, is_hidden, remove_address
+from muster.jobs.remote_place import copied_at, read_place
 from muster.jobs.state import JobState, from_data
 from muster.text import names, printable
 
@@ -45,11 +46,39 @@ class KeptJob:
     folder: Path
     state: JobState | None
     life: Life
+    copied: float | None = None
+    """When the state was copied from the host of the controller; None if it was read from the job itself."""
 
     @property
     def may_run(self) -> bool:
         """Whether it has not ended, as far as can be known here."""
         return self.life in ("alive", "elsewhere")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyJob:
+    """The only job that a forwarded command sees."""
+
+    id: str
+    shown: str
+    """What its user types for it on the machine that forwarded the command."""
+
+
+_only: OnlyJob | None = None
+
+
+def see_only(job: OnlyJob) -> None:
+    """From here on, this process sees one job only, and does not forward commands about it."""
+    global _only
+    _only = job
+
+
+def here(job: KeptJob) -> KeptJob:
+    """A job whose files are on this machine; RemoteJob if its controller and its files are on another host."""
+    place = read_place(job.folder) if _only is None else None
+    if place is not None and (job.life == "elsewhere" or not place.shared):
+        raise RemoteJob(str(job.folder))
+    return job
 
 
 def jobs_folder() -> Path:
@@ -63,11 +92,12 @@ def job_folders() -> list[Path]:
         jobs_folder() / name: match["time"]
         for name in entries(jobs_folder())
         if (match := JOB_ID.fullmatch(name)) and os.path.isdir(jobs_folder() / name)
+        if _only is None or name == _only.id
     }
     together = Counter(begun.values())
 
     def place(entry: Path) -> tuple[str, float]:
-        state = _read_state(entry) if together[begun[entry]] > 1 else None  # ids contain seconds only
+        state = read_state(entry) if together[begun[entry]] > 1 else None  # ids contain seconds only
         return begun[entry], state.begin if state is not None else 0.0
 
     return sorted(begun, key=place, reverse=True)
@@ -75,7 +105,13 @@ def job_folders() -> list[Path]:
 
 def read_job(folder: Path) -> KeptJob:
     """What became of one job; removes the socket of a controller that died."""
-    state = _read_state(folder)
+    state = read_state(folder)
+    place = read_place(folder)
+    if place is not None and not place.shared:
+        died = place.life in ("died", "gone")
+        life: Life = "unknown" if state is None else "ended" if state.phase == "ended" else "elsewhere"
+        life = "died" if died and life == "elsewhere" else life
+        return KeptJob(id=folder.name, folder=folder, state=state, life=life, copied=copied_at(folder))
     if state is None and address(folder) is not None:
         state = _ask_state(folder)  # it has just begun
     life = _life(folder, state)
@@ -98,8 +134,14 @@ def fresh(job: KeptJob) -> KeptJob:
 
 
 def running_jobs() -> list[KeptJob]:
-    """The jobs that have not ended; only they have a socket."""
-    found = [read_job(folder) for folder in job_folders() if address(folder) is not None]
+    """The jobs that have not ended; only they have a socket, unless they are on other hosts, which are asked."""
+    folders = job_folders()
+    remote = {folder for folder in folders if read_place(folder) is not None}
+    if remote and _only is None:
+        from muster.jobs.remote_states import refresh  # here, because few have such jobs
+
+        refresh(sorted(remote))
+    found = [read_job(folder) for folder in folders if address(folder) is not None or folder in remote]
     return [job for job in found if job.may_run]
 
 
@@ -111,19 +153,21 @@ def find(text: str) -> KeptJob:
     if not folders:
         raise UsageError("no jobs yet", hint="`muster run --detach train.py` starts one")
     if text == "last":
-        return read_job(folders[0])
+        return here(read_job(folders[0]))
     exact = [folder for folder in folders if folder.name == text]
     if exact:
-        return read_job(exact[0])
+        return here(read_job(exact[0]))
     named, part = _matching(text, folders)
     if not named and len(part) > 1:
         raise _ambiguous(text, [folder.name for folder in part])
     named = named or part or [folder for folder in folders if _name(folder) == short_name(text)]
-    return _running_or_newest(text, named or _of_script(text, folders) or _not_found(text, folders))
+    return here(_running_or_newest(text, named or _of_script(text, folders) or _not_found(text, folders)))
 
 
 def short_id(job_id: str) -> str:
     """What to type for a job: its name or the end of its id if no other job matches that, else its id."""
+    if _only is not None:
+        return _only.shown
     folders = job_folders()
     parts = JOB_ID.fullmatch(job_id)
     for text in (parts["name"], parts["end"]) if parts is not None else ():
@@ -143,7 +187,7 @@ def _matching(text: str, folders: Sequence[Path]) -> tuple[list[Path], list[Path
 
 def _of_script(text: str, folders: Sequence[Path]) -> list[Path]:
     """The jobs of a script that were given a name of their own."""
-    states = ((folder, _read_state(folder)) for folder in folders)
+    states = ((folder, read_state(folder)) for folder in folders)
     commands = ((folder, state.command.removeprefix("-m ").split()) for folder, state in states if state is not None)
     return [folder for folder, words in commands if words and short_name(words[0]) == short_name(text)]
 
@@ -167,7 +211,7 @@ def the_running_one(command: str) -> KeptJob:
             f"{len(running)} jobs are running: {names([job.id for job in running], 6)}",
             hint=f"type which one, such as `{command} {short_id(running[0].id)}`{every}",
         )
-    return running[0]
+    return here(running[0])
 
 
 def running_or_last(command: str) -> KeptJob:
@@ -194,7 +238,8 @@ def _not_found(text: str, folders: Sequence[Path]) -> NoReturn:
     raise UsageError(f"job `{printable(text)}` not found", hint=hint)
 
 
-def _read_state(folder: Path) -> JobState | None:
+def read_state(folder: Path) -> JobState | None:
+    """The state that was last written; None if there is none that can be read."""
     try:
         return from_data(json.loads(read_regular(folder / STATE, _LARGEST_STATE)))
     except (OSError, ValueError, RecursionError, MemoryError):
@@ -212,7 +257,7 @@ def _last_state(folder: Path, limit: float) -> JobState | None:
     """The state of a job that ended by itself, written within `limit` seconds from now at the latest."""
     deadline = time.monotonic() + limit
     while True:
-        state = _read_state(folder)
+        state = read_state(folder)
         if state is not None and state.phase == "ended":
             return state
         if time.monotonic() >= deadline:

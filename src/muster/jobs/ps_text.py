@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.state import JobState
-from muster.text import count, cut, printable
+from muster.text import cut, printable
 
 SILENT = 15.0
 """Seconds without a new state after which a job on another machine is called silent; it writes one every 3 s."""
@@ -30,7 +30,9 @@ def status(job: KeptJob, now: float) -> str:
     if job.life == "died":
         return "controller died"
     if job.life == "elsewhere":
-        silent = now - state.now > SILENT
+        silent = now - (state.now if job.copied is None else job.copied) > SILENT
+        if job.copied is not None and silent:
+            return f"{_PHASES[state.phase]} on {printable(state.host)} {how_long(now - job.copied)} ago"
         return f"{'silent' if silent else _phase(state, now)} on {printable(state.host)}"
     if state.phase != "ended":
         return _phase(state, now)
@@ -42,7 +44,15 @@ def status(job: KeptJob, now: float) -> str:
 def _phase(state: JobState, now: float) -> str:
     if state.phase == "running" and state.hung_since is not None:
         return f"hung {how_long(now - state.hung_since)}"
+    if is_recovering(state):
+        return "recovering"
     return "slow" if state.phase == "running" and state.slow else _PHASES[state.phase]
+
+
+def is_recovering(state: JobState) -> bool:
+    """Whether an attempt has ended, and another one is to follow."""
+    is_between = state.phase in ("stopping", "preparing") and not state.stopped_by
+    return is_between and bool(state.attempts) and state.attempts[-1].lost_at is not None
 
 
 def how_long(seconds: float) -> str:
@@ -54,13 +64,15 @@ def how_long(seconds: float) -> str:
 
 
 def reason(job: KeptJob) -> str:
-    """Why a job failed, hangs or is slow, in one line; empty if it does neither."""
+    """Why a job failed, hangs or is slow, or what it waits for to recover, in one line; empty if it does neither."""
     state = job.state
     if state is None or state.stopped_by or job.life == "died":
         return ""
     if state.phase == "ended":
         said = state.failures[-1].sentence if state.failures else state.sentence
         return "" if state.exit_code == 0 else one_line(said)
+    if is_recovering(state):
+        return one_line(state.sentence)
     if state.phase == "running" and (state.hung_since is not None or state.slow):
         kind = "straggler" if state.hung_since is None else "hang"
         said = one_line(next((report.sentence for report in reversed(state.reports) if report.kind == kind), ""))
@@ -93,15 +105,6 @@ def moment(seconds: float, form: str = "%H:%M:%S") -> str:
         return time.strftime(form, time.localtime(seconds))
     except (OverflowError, ValueError, OSError):
         return "?"
-
-
-def places(state: JobState, width: int = 18) -> str:
-    """`4@h1,h2`, `64@8 hosts` where their names are too long, or `8 hosts` before the ranks are placed."""
-    if not state.world_size:
-        return count(len(state.hosts), "host")
-    names = printable(",".join(host.name for host in state.hosts))
-    hosts = names if len(names) <= width or len(state.hosts) == 1 else f"{len(state.hosts)} hosts"
-    return f"{state.world_size}@{hosts}"
 
 
 def table(rows: Sequence[Sequence[str]], width: int | None) -> list[str]:

@@ -6,10 +6,12 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from muster.jobs.attempts_text import attempt_rows, swaps_text, took
+from muster.jobs.hosts_text import host_change, host_rows, named_hosts, where
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status
-from muster.jobs.state import Failure, JobState, RankState, Report
-from muster.text import age, count, cut, names, printable, rank_list, significant, tilde
+from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status, table
+from muster.jobs.state import AttemptState, Failure, HostChangeState, JobState, RankState, Report
+from muster.text import age, count, cut, printable, rank_list, significant, tilde
 
 _MOST_REPORTS = 5
 """Hangs that are shown in full, the newest ones; and stragglers."""
@@ -42,9 +44,10 @@ class _Event:
 
 
 def show(job: KeptJob, now: float, width: int | None, files: Sequence[str]) -> list[str]:
-    """All of it: the head, the verdict with stack traces, the timeline and where the logs are.
+    """All of it: the head, the verdict with stack traces, hosts, attempts, the timeline and where the logs are.
 
-    Lines of the timeline are cut at `width`, if there is one; `files` are the names of the files with stack traces.
+    Lines of tables and of the timeline are cut at `width`, if there is one; `files` are the names of the files with
+    stack traces.
     """
     state = job.state
     logs = f"Logs: {tilde(job.folder)}"
@@ -59,6 +62,8 @@ def show(job: KeptJob, now: float, width: int | None, files: Sequence[str]) -> l
         *verdict(job, now),
         *(_where_ranks_are(state) if job.may_run else ()),
         *traces,
+        *_titled("Hosts:", host_rows(state, now), width),
+        *_titled("Attempts:", attempt_rows(state.attempts, now=state.now, last=_how_it_stands(job, state)), width),
         "",
         "Timeline:",
         *(line if width is None else cut(line, width) for line in _timeline(job, state)),
@@ -93,15 +98,26 @@ def verdict(job: KeptJob, now: float) -> list[str]:
 
 
 def _head(job: KeptJob, state: JobState, now: float) -> list[str]:
-    ranks = f"{count(state.world_size, 'rank')} on " if state.world_size else ""
-    hosts = names([printable(host.name) for host in state.hosts])
     is_over = job.life in ("ended", "died")
     lasted = f"{'ran' if is_over else 'has been running'} for {age((state.now if is_over else now) - state.begin)}"
     return [
         f"  Command: {printable(state.command)}",
-        f"  Where: {ranks}{count(len(state.hosts), 'host')} ({printable(state.engine)}): {hosts}",
+        f"  Where: {where(state)} ({printable(state.engine)}): {named_hosts(state)}",
         f"  When: started {moment(state.begin, '%Y-%m-%d %H:%M:%S')}, {lasted}",
     ]
+
+
+def _titled(title: str, rows: list[Sequence[str]], width: int | None) -> list[str]:
+    """A table with a title; nothing if it has no rows."""
+    lines = [f"  {line}".rstrip() for line in table(rows, None)] if rows else []
+    return ["", title, *(line if width is None else cut(line, width) for line in lines)] if lines else []
+
+
+def _how_it_stands(job: KeptJob, state: JobState) -> str:
+    """How the last attempt stands, or how the job ended with it."""
+    if state.phase != "ended":
+        return "its controller was killed" if job.life == "died" else "still running"
+    return f"stopped by {one_line(state.stopped_by)}" if state.stopped_by else f"exit code {state.exit_code}"
 
 
 def _hangs(state: JobState) -> Sequence[Report]:
@@ -148,7 +164,7 @@ def _standing(job: KeptJob, state: JobState, now: float) -> str:
     rates = [rank.step_rate for rank in state.ranks if rank.step_rate is not None]
     if state.phase == "running" and state.slow:
         said = f"{said}: {rank_list(state.slow)}"
-    elif rates and state.hung_since is None:
+    elif rates and state.phase == "running" and state.hung_since is None:
         unit = "steps/s" if any(rank.steps for rank in state.ranks) else "collectives/s"
         said = f"{said}, {significant(min(rates))} {unit}"
     elif state.sentence:
@@ -217,12 +233,22 @@ def _stack_traces(report: Report, state: JobState, most: int) -> list[str]:
 
 
 def _timeline(job: KeptJob, state: JobState) -> list[str]:
-    events = [_Event(state.begin, "started")]
+    # A job that a scheduler has requeued had another controller before this one.
+    again = any(attempt.begin < state.begin for attempt in state.attempts)
+    events = [_Event(state.begin, "started again" if again else "started")]
     events += [
         _Event(state.begin + after, f"{printable(name)} (+{after:.1f} s)") for name, after in state.phases.items()
     ]
     events += [_Event(report.time, _reported(report)) for report in state.reports]
     events += [_Event(failure.time, one_line(failure.sentence)) for failure in state.failures]
+    events += [_Event(attempt.begin, _begun(attempt)) for attempt in state.attempts if again or attempt.number]
+    known = {(failure.attempt, failure.sentence) for failure in state.failures}
+    events += [
+        _Event(attempt.lost_at, f"attempt {attempt.number} ended: {one_line(attempt.lost_to)}")
+        for attempt in state.attempts
+        if attempt.lost_at is not None and (attempt.number, attempt.lost_to) not in known
+    ]
+    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_told(change, state)]
     if state.phase == "ended":
         how = f"stopped by {one_line(state.stopped_by)}" if state.stopped_by else f"ended, exit code {state.exit_code}"
         events.append(_Event(state.now, how))
@@ -231,6 +257,22 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     events.sort(key=lambda event: event.time)
     shown = events if len(events) <= _MOST_TIMES else [*events[: _MOST_TIMES // 2], *events[-_MOST_TIMES // 2 :]]
     return [f"  {moment(event.time)}  {event.text}" for event in shown]
+
+
+def _is_told(change: HostChangeState, state: JobState) -> bool:
+    """Whether the end of an attempt reports the loss of this host."""
+    said = [failure.sentence for failure in state.failures] + [attempt.lost_to for attempt in state.attempts]
+    return (
+        change.state == "lost"
+        and bool(change.why)
+        and any(f"{change.host} is lost: {change.why}" in one for one in said)
+    )
+
+
+def _begun(attempt: AttemptState) -> str:
+    hosts = f"{count(attempt.world_size, 'rank')} on {count(len(attempt.hosts), 'host')}"
+    recovery = f"recovery took {took(attempt.recovery)}" if attempt.recovery is not None else ""
+    return f"attempt {attempt.number} began: " + ", ".join(filter(None, [hosts, swaps_text(attempt), recovery]))
 
 
 def _reported(report: Report) -> str:

@@ -11,6 +11,9 @@ from muster.jobs.decode import decode
 VERSION = 1
 """Raised when a field changes its meaning; readers ignore fields they do not know."""
 
+_MOST_RANKS = 1 << 20
+"""No job has more; a damaged file may say so."""
+
 Phase = Literal["connecting", "preparing", "running", "stopping", "ended"]
 RankPhase = Literal["starting", "running", "waiting", "hung", "stopped", "disk", "ended", "canceled", "failed", "lost"]
 """waiting: in a collective; hung: the cause of a reported hang; stopped: SIGSTOP or frozen; disk: uninterruptible (D);
@@ -19,6 +22,8 @@ ended: with exit code 0; canceled: ended by Muster."""
 HostPhase = Literal["connecting", "up", "silent", "lost", "returning", "draining", "bad"]
 """silent: no message for 1.5 s; lost: given up, retried in the background; returning: it answers again and is being
 checked; draining: it is about to go away; bad: its hardware failed, so it runs no ranks."""
+
+HostRole = Literal["ranks", "spare", ""]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,7 @@ class HostState:
 
     name: str
     state: HostPhase = "connecting"
-    role: Literal["ranks", "spare", ""] = ""
+    role: HostRole = ""
     """What it does for the job: it runs ranks, or it is ready to replace a lost host; empty if neither."""
     why: str = ""
     """Why it is lost, bad or draining."""
@@ -147,6 +152,17 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostChangeState:
+    """A host was lost, returned, drains or turned out to be bad."""
+
+    time: float
+    host: str
+    state: HostPhase
+    """up: it has returned."""
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptState:
     """One start of all ranks."""
 
@@ -156,6 +172,8 @@ class AttemptState:
     world_size: int
     hosts: tuple[str, ...]
     """The hosts of its ranks, in the order of the ranks."""
+    slots: tuple[int, ...] = ()
+    """How many ranks each of these hosts ran."""
     lost_at: float | None = None
     """When what ended it was noticed."""
     lost_to: str = ""
@@ -164,6 +182,14 @@ class AttemptState:
     """The host that each spare replaced at the beginning of this attempt, by the name of the spare."""
     recovery: float | None = None
     """Seconds from what ended the previous attempt to the first collective of this one; None if unknown."""
+
+    def host_by_rank(self) -> dict[int, str]:
+        """The host of each rank; empty if that is unknown."""
+        found: dict[int, str] = {}
+        for host, slots in zip(self.hosts, self.slots, strict=False):
+            first = len(found)
+            found.update(dict.fromkeys(range(first, min(first + slots, _MOST_RANKS)), host))
+        return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,7 +218,11 @@ class JobState:
     failures: tuple[Failure, ...] = ()
     """One for each attempt that failed, the last one last."""
     attempts: tuple[AttemptState, ...] = ()
-    """Every start of the ranks, the last one last."""
+    """Every start of the ranks, the last one last; of very many the newest."""
+    host_losses: int = 0
+    """How often a host was lost."""
+    host_changes: tuple[HostChangeState, ...] = ()
+    """What happened to hosts, the last one last; of very many the newest."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds from `begin` to the end of each phase of the start: `connected`, `imported`, `first collective`."""
     hung_since: float | None = None
@@ -218,6 +248,7 @@ class JobState:
             "reports": [vars(report) for report in self.reports],
             "failures": [vars(failure) for failure in self.failures],
             "attempts": [vars(attempt) for attempt in self.attempts],
+            "host_changes": [vars(change) for change in self.host_changes],
         }
 
     def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from textwrap import wrap
 from typing import Generic, TypeVar
 
+from muster.jobs.attempts_text import short_reason, swaps_text, took
+from muster.jobs.hosts_text import about_host, host_change, is_notable, where
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.ps_text import LEASE, how_it_ended, moment, status
 from muster.jobs.state import HostState, JobState, RankState
-from muster.text import age, count, cut, printable, short_size
+from muster.text import age, cut, printable, short_size
 
 _COLORS = {
     "running": 32,
@@ -21,6 +23,9 @@ _COLORS = {
     "stopped": 35,
     "disk": 35,
     "silent": 35,
+    "returning": 36,
+    "draining": 35,
+    "bad": 31,
     "hung": 31,
     "failed": 31,
     "lost": 31,
@@ -32,6 +37,7 @@ _ODD = ("failed", "hung", "lost", "stopped", "disk")
 """States of ranks that are shown first where not all fit."""
 
 _FEWEST_HOSTS = 3
+_LONGEST_WHY = 40
 _REPORTS = 3
 _LINES_OF_A_REPORT = 3
 """Reports that are shown, the newest last, and lines of each."""
@@ -64,7 +70,7 @@ def frame(job: KeptJob, *, width: int, height: int, now: float, color: bool) -> 
     head = _head(job, state, width, now, paint)
     foot = _foot(job, state, width, paint)
     room = max(4, height - len(head) - len(foot) - 2)
-    hosts = _hosts(state, width, max(_FEWEST_HOSTS, min(len(state.hosts), room // 3)), paint)
+    hosts = _hosts(state, now, width, max(_FEWEST_HOSTS, min(len(state.hosts), room // 3)), paint)
     ranks = _ranks(state, width, max(2, room - len(hosts)), paint)
     return [*head, "", *hosts, *([""] if ranks else []), *ranks, *foot][:height]
 
@@ -72,14 +78,12 @@ def frame(job: KeptJob, *, width: int, height: int, now: float, color: bool) -> 
 def _head(job: KeptJob, state: JobState, width: int, now: float, paint: _Paint) -> list[str]:
     ended = job.life in ("ended", "died")
     lasted = age((state.now if ended else now) - state.begin)
-    ranks = f"{count(state.world_size, 'rank')} on " if state.world_size else ""
-    hosts = count(len(state.hosts), "host")
     attempt = f", attempt {state.attempt}" if state.attempt else ""
     rates = [rank.step_rate for rank in state.ranks if rank.step_rate is not None]
     unit = "steps/s" if any(rank.steps for rank in state.ranks) else "collectives/s"
     rate = f", {min(rates):.3g} {unit}" if rates and not ended else ""
     first = f"{job.id}  {status(job, now)}, {lasted}{attempt}"
-    second = printable(f"{ranks}{hosts} ({state.engine}){rate}: {state.command}")
+    second = printable(f"{where(state)} ({state.engine}){rate}: {state.command}")
     return [paint(cut(first, width), _BOLD), cut(second, width)]
 
 
@@ -89,6 +93,8 @@ def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]
         lines.append(f"the controller was killed; {LEASE}")
     elif state.sentence:
         lines.append(state.sentence)
+    lines += _last_recovery(state)
+    lines += [f"{moment(change.time)} {host_change(change)}" for change in state.host_changes[-1:]]
     for report in state.reports[-_REPORTS:]:
         when = moment(report.time)
         lines.append(f"{when} {report.sentence}")
@@ -96,17 +102,31 @@ def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]
     return ["", *(paint(cut(line, width), 33) for line in wrapped)] if wrapped else []
 
 
-def _hosts(state: JobState, width: int, most: int, paint: _Paint) -> list[str]:
+def _last_recovery(state: JobState) -> list[str]:
+    """What ended the attempt before this one, and how long the recovery took."""
+    if len(state.attempts) < 2:
+        return []
+    before, now = state.attempts[-2:]
+    when = "" if before.lost_at is None else f"{moment(before.lost_at)} "
+    recovery = f"recovery took {took(now.recovery)}" if now.recovery is not None else ""
+    done = ", ".join(filter(None, [swaps_text(now), recovery]))
+    return [f"{when}attempt {before.number} ended: {short_reason(before.lost_to)}" + (f"; {done}" if done else "")]
+
+
+def _hosts(state: JobState, now: float, width: int, most: int, paint: _Paint) -> list[str]:
     hosts = state.hosts
-    shown = hosts if len(hosts) <= most else sorted(hosts, key=lambda host: host.state == "up")[: most - 1]
+    shown = hosts if len(hosts) <= most else sorted(hosts, key=lambda host: not is_notable(host))[: most - 1]
+    has_roles = any(host.role == "spare" for host in hosts)
     columns = [
         _Column[HostState]("HOST", lambda host: printable(host.name), 9, left=True),
+        _Column[HostState]("USE", lambda host: (host.role or "-") if has_roles else "", 8, left=True),
         _Column[HostState]("STATE", lambda host: host.state, 9, left=True),
         _Column[HostState]("CPU", _host_cpu, 8),
         _Column[HostState]("MEMORY", lambda host: _sizes(host.memory_used, host.memory_total), 7),
         _Column[HostState]("DISK WAIT", lambda host: _share(host.disk_wait), 4),
         _Column[HostState]("NET IN/OUT", lambda host: _sizes(host.network_in, host.network_out), 5),
         _Column[HostState]("GPUS", _host_gpus, 6),
+        _Column[HostState]("WHY", lambda host: cut(about_host(host, now), _LONGEST_WHY), 6, left=True),
     ]
     lines = _table(columns, hosts, shown, width, paint)
     if len(shown) < len(hosts):

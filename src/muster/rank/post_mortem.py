@@ -23,7 +23,8 @@ _MOST_PATHS = 8
 """Maximum number of paths that are reported."""
 
 _WRITING = re.compile(
-    r"inline_container|PytorchStreamWriter|iostream error|No space left|requested and \d+ written|quota"
+    r"inline_container|PytorchStreamWriter|iostream error|No space left|requested and \d+ written|quota|"
+    r"Read-only file system|Input/output error"
 )
 """Matches exception messages about a file that could not be written."""
 
@@ -38,7 +39,7 @@ def paths_of(error: BaseException, traceback: TracebackType | None) -> list[str]
     for one in _chain(error):
         if isinstance(one, OSError):
             found += [path for path in map(_path, (one.filename, one.filename2)) if path]
-            writing = writing or one.errno in (errno.ENOSPC, errno.EDQUOT)
+            writing = writing or one.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EUCLEAN)
         writing = writing or bool(_WRITING.search(text_of(one)))
     if writing:
         found += _paths_in_frames(traceback)
@@ -88,9 +89,12 @@ def _path(value: object) -> str:
 
 
 def facts(before: tuple[int | None, int | None], paths: list[str]) -> FailureFacts:
-    """Facts about this host after a rank has failed; `before` are the OOM kill counters from some seconds ago."""
+    """Facts about this host after a rank has failed; `before` are the OOM kill counters from some seconds ago.
+
+    The agent adds what the kernel logged, because only the agent has read along.
+    """
     disks, shm = _disks(paths)
-    return {"memory": _memory(before), "inside": _inside(), "disks": disks, "shm": shm}
+    return {"memory": _memory(before), "inside": _inside(), "disks": disks, "shm": shm, "kernel": [], "gpus": []}
 
 
 def _memory(before: tuple[int | None, int | None]) -> MemoryFacts:
@@ -163,7 +167,7 @@ def _disks(paths: list[str]) -> tuple[list[DiskFacts], DiskFacts | None]:
 
 
 def _room(path: str) -> DiskFacts | None:
-    """Free space on the file system of a path that may not exist; None if it is read-only."""
+    """The file system of a path that may not exist; None if it is read-only on purpose."""
     folder = path
     while not os.path.exists(folder) and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
@@ -171,7 +175,8 @@ def _room(path: str) -> DiskFacts | None:
         status = os.statvfs(folder)
     except OSError:
         return None
-    if status.f_flag & os.ST_RDONLY and folder == path:
+    kind, point, failed = _file_system(os.path.realpath(folder), machine.read_text("/proc/self/mountinfo"))
+    if status.f_flag & os.ST_RDONLY and folder == path and not failed:
         return None  # a read-only image is always full
     return {
         "path": path,
@@ -179,4 +184,28 @@ def _room(path: str) -> DiskFacts | None:
         "free": status.f_bavail * status.f_frsize,
         "total": status.f_blocks * status.f_frsize,
         "inodes": status.f_favail if status.f_files else None,
+        "kind": kind,
+        "point": point,
+        "failed": failed,
     }
+
+
+def _file_system(path: str, mountinfo: str) -> tuple[str, str, bool]:
+    """The type and mount point of the file system of a path, and whether the kernel made it read-only after an error.
+
+    `mount -o ro` marks the mount and the file system; the kernel marks only the file system. ext4 since Linux 6.12 has
+    a word of its own for it.
+    """
+    found = ("", "", False)
+    for line in mountinfo.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(), after.split()
+        if len(fields) < 6 or len(kinds) < 3:
+            continue
+        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+        below = point.rstrip("/") + "/"
+        if len(point) >= len(found[1]) and (path == point or path.startswith(below)):
+            options = kinds[-1].split(",")
+            is_failed = "emergency_ro" in options or ("ro" in options and "rw" in fields[5].split(","))
+            found = (kinds[0], point, is_failed)
+    return found

@@ -136,22 +136,27 @@ class MemoryFacts(TypedDict):
 
 
 class DiskFacts(TypedDict):
-    """Free space on the file system of a path."""
+    """The file system of a path: free space, type, mount point, whether the kernel made it read-only on an error."""
 
     path: str
     folder: str
     free: int
     total: int
     inodes: int | None
+    kind: str
+    point: str
+    failed: bool
 
 
 class FailureFacts(TypedDict):
-    """The state of the host after a rank has failed."""
+    """The state of the host after a rank has failed, with the kernel's lines about hardware since the ranks started."""
 
     memory: MemoryFacts
     inside: str
     disks: list[DiskFacts]
     shm: DiskFacts | None
+    kernel: list[str]
+    gpus: list[str]
 
 
 class Exit(TypedDict):
@@ -173,6 +178,14 @@ class Signaled(TypedDict):
     t: Literal["signal"]
     number: int
     ranks: list[int]
+
+
+class Notice(TypedDict):
+    """The host is about to go away, in `left` seconds; `why` says who announced it."""
+
+    t: Literal["notice"]
+    left: float
+    why: str
 
 
 class Broken(TypedDict):
@@ -223,7 +236,7 @@ RESUMED: dict[str, type] = kinds_of(Bridge, Challenge, Resumed)
 """The messages that precede the others on a connection that resumes a session."""
 
 EVENTS: dict[str, type] = {
-    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
+    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Notice, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
 """Every event by its name, the value of `t`; those of ranks are their reports, forwarded with the rank's number."""

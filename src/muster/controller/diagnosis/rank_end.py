@@ -63,6 +63,10 @@ class RankEnd:
     """Whether its stdin was that of `muster run`."""
     rss: int = 0
     """Its own peak memory in bytes; 0 if unknown."""
+    kernel: tuple[str, ...] = ()
+    """What the kernel of its host logged about hardware while the rank ran."""
+    gpus: tuple[str, ...] = ()
+    """The PCI addresses of the GPUs of its host, in the order of their numbers."""
 
     @property
     def failed(self) -> bool:
@@ -125,4 +129,6 @@ def with_facts(end: RankEnd, facts: FailureFacts | None) -> RankEnd:
         disks=tuple(Disk(**disk) for disk in facts["disks"]),
         shm=Disk(**facts["shm"]) if facts["shm"] else None,
         inside=facts["inside"],
+        kernel=tuple(facts["kernel"]),
+        gpus=tuple(facts["gpus"]),
     )

@@ -190,6 +190,10 @@ class DialedConnector:
             hint=f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}",
         )
 
+    async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
+        """Start an agent again on one host that was lost or could not be reached before."""
+        raise HostError(link.name, f"`{command.program}` cannot start an agent again on one host")
+
     def give_stdin(self) -> bool:
         """Agents that dial back cannot inherit stdin."""
         return False

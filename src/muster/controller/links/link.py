@@ -30,7 +30,7 @@ RECONNECT_AFTER = 3.0
 """Seconds without a message after which the controller also tries a new connection."""
 
 _ACKNOWLEDGE = 1 << 20
-"""Number of bytes after which the agent is told at once that they have arrived, because it keeps them until then."""
+"""Number of bytes after which the controller acknowledges them at once, because the agent keeps them until then."""
 
 _AGEING = 1.01
 """Factor by which the shortest round trip is aged with each ping, because a clock may jump."""

@@ -153,6 +153,10 @@ class PipedConnector:
             [open_one(link, command) for link, command in zip(links, self.launch.commands, strict=True)]
         )
 
+    async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
+        """Start an agent again on one host that was lost or could not be reached before."""
+        await link.open(PipeLine(link, self.launch.engine, command, self._on_early_words), payload, limit)
+
     async def close(self) -> None:
         """Nothing to do: closing the links is enough."""
 

@@ -33,6 +33,12 @@ class JobFiles:
         self._logs = logs
         self._due = 0.0
         self._phase: str = ""
+        if self._path.exists():  # a scheduler has requeued the job
+            from muster.jobs.job_folders import read_state
+
+            earlier = read_state(folder)
+            if earlier is not None:
+                status.take_over(earlier)
 
     def tick(self) -> None:
         """Write the state if it is due or the job's phase has changed; its history is long, so only at the end."""

@@ -8,23 +8,26 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
+from muster.controller.monitor.attempt_log import AttemptLog
+from muster.controller.monitor.host_status import HostStatus
+from muster.controller.monitor.rank_status import RankStatus, gpu_of
 from muster.engines.engine import Launch
 from muster.job import Job
 from muster.jobs.location import birth
 from muster.plan import Placement, Plan
-from muster.shared.events import Exit, Gauges, HostGauges, RankGauges, Up
+from muster.shared.events import Exit, Gauges
 from muster.shared.reports import Progress, Raised, SysExit
 
 if TYPE_CHECKING:
-    from muster.jobs.state import Failure, HostState, HostUse, JobState, Moment, Phase, RankPhase, RankState, Report
+    from muster.jobs.state import Failure, HostChangeState, HostPhase, HostRole, JobState, Moment, Phase, Report
 
 _MOST_MOMENTS = 900
 _FEWEST_MOMENTS = 60
@@ -34,158 +37,11 @@ _MOST_VALUES = 30_000
 _VALUES_OF_HOST = 5
 """Values that are kept of a host at each moment."""
 
+_MOST_CHANGES = 200
+"""Changes of hosts that are kept, the newest ones."""
+
 _BETWEEN_MOMENTS = 2.0
 """Seconds between two moments at first; when there are too many, every other one is dropped."""
-
-_LATELY = 10.0
-"""Seconds over which a step rate is measured."""
-
-_SHORTEST = 0.5
-"""Seconds below which no rate is measured: one step more or less would change it too much."""
-
-_OVERDUE = 2.5
-"""Seconds after which a rank that reports no progress has made none; it reports every second."""
-
-_KERNEL_STATES: dict[str, RankPhase] = {"T": "stopped", "t": "stopped", "D": "disk"}
-"""Process states of the kernel that are shown to people."""
-
-
-class _Host:
-    """What is known of one host."""
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.phase: Literal["connecting", "up", "silent", "lost"] = "connecting"
-        self.facts: Up | None = None
-        self.gauges: HostGauges = {}
-
-    def state(self) -> HostState:
-        from muster.jobs.state import GpuState, HostState
-
-        cpus = self.facts["cpus"] if self.facts is not None else 0
-        gpus = tuple(GpuState(**gpu) for gpu in self.gauges.get("gpus", ()))
-        return replace(HostState(name=self.name, state=self.phase, cpus=cpus), **{**self.gauges, "gpus": gpus})
-
-    def use(self) -> HostUse:
-        """What it uses now, for the charts."""
-        gauges = self.gauges
-        gpus = [use for gpu in gauges.get("gpus", ()) if (use := gpu.get("use")) is not None]
-        total = gauges.get("memory_total")
-        received, sent = gauges.get("network_in"), gauges.get("network_out")
-        return (
-            _rounded(gauges.get("cpu_use")),
-            _rounded(gauges.get("memory_used", 0) / total if total else None),
-            _rounded(sum(gpus) / len(gpus) if gpus else None),
-            None if received is None else round(received),
-            None if sent is None else round(sent),
-        )
-
-
-class _Rank:
-    """What the events say about one rank."""
-
-    def __init__(self, host: str, local_rank: int, gpu: int | None) -> None:
-        self.host = host
-        self.local_rank = local_rank
-        self.gpu = gpu
-        self.progress: Progress | None = None
-        self.gauges: RankGauges | None = None
-        self._counts: deque[tuple[float, int]] = deque()
-        """How far it was at which time lately, by the clock of its host."""
-        self._heard = 0.0
-        """When its last progress arrived, by our clock."""
-        self._counts_steps = False
-        self.first_collective: float | None = None
-        """When it had finished its first collective, by our clock, in seconds since 1970."""
-        self.place = ""
-        self.moved: float | None = None
-        """When it last made progress, by our clock, in seconds since 1970."""
-        self.failed_at = ""
-        """Where it raised an exception or called sys.exit."""
-        self.raised: float | None = None
-        """When it raised an exception, by the clock of its host."""
-        self.exit_status: int | None = None
-        self.ended_by_us = False
-        self.started = False
-        self.lost = False
-        self.is_hung = False
-
-    def on_progress(self, event: Progress) -> None:
-        self.progress = event
-        self.place = event.get("place") or self.place
-        steps = event.get("steps", 0)
-        if bool(steps) != self._counts_steps:
-            self._counts_steps = bool(steps)
-            self._counts.clear()
-        # Not by our clock: on a busy machine messages arrive late and then all at once.
-        now, self._heard = event["time"], time.monotonic()
-        self._counts.append((now, steps or event["done"]))
-        while now - self._counts[0][0] > _LATELY and len(self._counts) > 2:
-            self._counts.popleft()
-
-    def rate(self) -> float | None:
-        """Optimizer steps per second lately, or collectives in a script that has no optimizer."""
-        if len(self._counts) < 2:
-            return None
-        (first, before), (last, count) = self._counts[0], self._counts[-1]
-        silent = time.monotonic() - self._heard
-        if silent > _LATELY:
-            return 0.0
-        span = last - first + (silent if silent > _OVERDUE else 0.0)
-        return (count - before) / span if span >= _SHORTEST else None
-
-    @property
-    def phase(self) -> RankPhase:
-        if self.exit_status is not None:
-            return "canceled" if self.ended_by_us else "ended" if self.exit_status == 0 else "failed"
-        if self.lost:
-            return "lost"
-        if not self.started:
-            return "starting"
-        kernel = _KERNEL_STATES.get(self.gauges["state"]) if self.gauges is not None else None
-        if kernel is not None:
-            return kernel
-        if self.is_hung:
-            return "hung"
-        groups = self.progress.get("groups", {}) if self.progress is not None else {}
-        return "waiting" if any(begun > done for begun, done in groups.values()) else "running"
-
-    def state(self, rank: int) -> RankState:
-        from muster.jobs.state import RankState
-
-        status, progress, gauges = self.exit_status, self.progress, self.gauges
-        return RankState(
-            rank=rank,
-            host=self.host,
-            local_rank=self.local_rank,
-            gpu=self.gpu,
-            pid=gauges["pid"] if gauges else None,
-            state=self.phase,
-            collectives=progress["done"] if progress else 0,
-            steps=progress.get("steps", 0) if progress else 0,
-            step_rate=None if self.exit_status is not None else self.rate(),
-            waiting=progress.get("waiting") if progress else None,
-            cpu=gauges["cpu"] if gauges else None,
-            memory=gauges["memory"] if gauges else None,
-            gpu_memory=gauges["gpu_memory"] if gauges else None,
-            place=(self.phase == "failed" and self.failed_at) or self.place,
-            moved=self.moved,
-            exit_code=None if status is None else 128 - status if status < 0 else status,
-        )
-
-
-def _rounded(share: float | None) -> float | None:
-    return None if share is None else round(share, 3)
-
-
-def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_rank: int) -> int | None:
-    """The GPU of a rank by the number its driver gives it; None where it has none or it is unknown.
-
-    `chosen` are those of `-H host:0,2`, which count what the host's CUDA_VISIBLE_DEVICES shows, if that is set.
-    """
-    shown = [part.strip() for part in visible.split(",")] if visible is not None else [str(n) for n in range(count)]
-    ours = [shown[gpu] for gpu in chosen if gpu < len(shown)] if chosen else shown
-    return int(ours[local_rank]) if local_rank < len(ours) and ours[local_rank].isdigit() else None
 
 
 class JobStatus:
@@ -210,24 +66,82 @@ class JobStatus:
         self.slow: tuple[int, ...] = ()
         """The ranks that slow the job down now."""
         self._attempt = 0
-        self._hosts = {agent.name: _Host(agent.name) for agent in launch.agents}
-        self._ranks: dict[int, _Rank] = {}
+        self.attempts = AttemptLog()
+        self._first: int | None = None
+        """The first attempt of this controller; a job that was requeued had others before."""
+        self._noticed: float | None = None
+        """When a rank of the current attempt failed, its host was lost, or Muster began to end the ranks."""
+        self._hosts = {agent.name: HostStatus(agent.name) for agent in launch.agents}
+        self._host_losses = 0
+        self._host_changes: list[HostChangeState] = []
+        self._ranks: dict[int, RankStatus] = {}
         self._history: list[Moment] = []
         self._between = _BETWEEN_MOMENTS
         self._birth = birth(os.getpid())
 
-    def begin_attempt(self, plan: Plan, number: int) -> None:
-        """All ranks are new."""
-        self.phase, self._attempt = "running", number
+    def take_over(self, earlier: JobState) -> None:
+        """Continue the record of an earlier controller of the same job, which a scheduler has requeued."""
+        why = earlier.sentence if earlier.phase == "ended" else ""
+        self._attempt = earlier.attempt
+        self.attempts.take_over(earlier.attempts, why or "its controller was killed", earlier.now)
+        self._host_losses, self._host_changes = earlier.host_losses, list(earlier.host_changes)
+        self.failures, self.reports = list(earlier.failures), list(earlier.reports)
+
+    def attempt_begins(self, number: int, plan: Plan, swaps: Mapping[str, str]) -> None:
+        """All ranks are new, on the hosts of this plan; `swaps` has the host that each spare replaced, by the spare."""
+        self._first = number if self._first is None else self._first
+        self.phase, self._attempt, self._noticed = "running", number, None
         self.hung_since, self.slow = None, ()
         self._ranks = {
-            rank: _Rank(placement.name, local, self._gpu(placement, local))
+            rank: RankStatus(placement.name, local, self._gpu(placement, local))
             for placement in plan.placements
             for local, rank in enumerate(placement.ranks)
         }
+        used = {placement.name for placement in plan.placements}
+        for name, host in self._hosts.items():
+            if host.phase == "connecting" and name not in used:
+                with self._noting(host):
+                    host.enter("lost", "not reached yet", None)
+            is_ready = host.phase in ("up", "silent")
+            host.role = "ranks" if name in used else "spare" if is_ready else ""
+        self.attempts.begins(number, plan, swaps, time.time())
+
+    def attempt_lost(self, why: str) -> None:
+        """Something ended the current attempt; only the first reason of an attempt counts."""
+        self.attempts.lost(why, time.time() if self._noticed is None else self._noticed)
+
+    def set_host(
+        self,
+        name: str,
+        *,
+        phase: HostPhase | None = None,
+        role: HostRole | None = None,
+        why: str | None = None,
+        deadline: float | None = None,
+    ) -> None:
+        """Note what became of a host; None leaves a value as it is."""
+        host = self._host(name)
+        with self._noting(host):
+            host.enter(host.phase if phase is None else phase, why, deadline)
+        host.role = host.role if role is None else role
+
+    @contextmanager
+    def _noting(self, host: HostStatus) -> Generator[None]:
+        """Note if a host is lost, returns, drains or is bad after what is done here."""
+        before = host.phase
+        yield
+        has_returned = host.phase == "up" and before in ("lost", "returning", "draining", "bad")
+        if host.phase != before and (has_returned or host.phase in ("lost", "draining", "bad")):
+            from muster.jobs.state import HostChangeState
+
+            change = HostChangeState(time=time.time(), host=host.name, state=host.phase, why=host.why)
+            self._host_changes = [*self._host_changes[1 - _MOST_CHANGES :], change]
+
+    def _host(self, name: str) -> HostStatus:
+        return self._hosts.setdefault(name, HostStatus(name))
 
     def _gpu(self, placement: Placement, local_rank: int) -> int | None:
-        facts = self._hosts[placement.name].facts
+        facts = self._host(placement.name).facts
         if facts is None:
             return None
         visible = self.job.spec.env.get("CUDA_VISIBLE_DEVICES", facts["visible"])
@@ -245,6 +159,11 @@ class JobStatus:
         """Whatever still runs is being ended."""
         if self.phase != "ended":
             self.phase = "stopping"
+        self._notice()
+
+    def _notice(self) -> None:
+        """Something ends the current attempt; how, is known later."""
+        self._noticed = time.time() if self._noticed is None else self._noticed
 
     def failed(self, verdict: Verdict) -> None:
         """Keep how an attempt failed, for `muster show` and the dashboard."""
@@ -261,6 +180,7 @@ class JobStatus:
         if first is not None:
             failure = replace(failure, rank=first.rank, host=first.host, place=first.place)
         self.failures.append(failure)
+        self.attempt_lost(verdict.sentence)
 
     def ended(self, exit_code: int, sentence: str) -> None:
         """Nothing of the job is left."""
@@ -281,12 +201,18 @@ class JobStatus:
             return
         rank.on_progress(event)
         rank.moved = max(rank.moved or 0.0, link.our_time(event.get("moved", event["time"])))
-        if event["first"] and self._attempt == 0:
+        if event["first"]:
             rank.first_collective = link.our_time(event["time"])
             times = [other.first_collective for other in self._ranks.values()]
             known = [moment for moment in times if moment is not None]
-            if len(known) == len(times):  # the last of them ends the start
-                self.phases["first collective"] = max(known) - self.begin
+            if len(known) == len(times):
+                self._works(max(known))
+
+    def _works(self, first_collective: float) -> None:
+        """The last rank has finished its first collective."""
+        self.attempts.works(first_collective)
+        if self._attempt == self._first:
+            self.phases["first collective"] = first_collective - self.begin
 
     def _on_failure(self, link: AgentLink, event: Raised | SysExit) -> None:
         if event["rank"] in self._ranks:
@@ -302,18 +228,25 @@ class JobStatus:
             rank.exit_status = 1 if is_ended else event["status"]
             when = event["time"] if rank.raised is None else rank.raised
             rank.ended_by_us = event["stopped_at"] is not None and when >= event["stopped_at"]
+            if rank.phase == "failed":
+                self._notice()
 
     def _on_gauges(self, link: AgentLink, event: Gauges) -> None:
         if event["host"]:  # under MPI one agent of each host reports
-            self._hosts[link.name].gauges = event["host"]
+            self._host(link.name).gauges = event["host"]
         for number, gauges in event["ranks"].items():
             if int(number) in self._ranks:
                 self._ranks[int(number)].gauges = gauges
 
     def _on_host_change(self, link: AgentLink, event: HostChange) -> None:
-        self._hosts[link.name].phase = event["state"]
-        for rank in self._ranks.values():
-            rank.lost = rank.lost or (event["state"] == "lost" and rank.host == link.name)
+        host = self._host(link.name)
+        self._host_losses += event["state"] == "lost" and host.phase != "lost"  # under MPI a host has several links
+        with self._noting(host):
+            host.on_change(event["state"], link.lost.why if link.lost is not None else "")
+        for rank in self._ranks.values() if event["state"] == "lost" else ():
+            if rank.host == link.name:
+                rank.lost = True
+                self._notice()
 
     def connected(self, links: Sequence[AgentLink]) -> None:
         """All hosts are up."""
@@ -323,9 +256,10 @@ class JobStatus:
     def see(self, links: Sequence[AgentLink]) -> None:
         """Note which hosts have answered."""
         for link in links:
-            host = self._hosts[link.name]
-            if link.facts and host.phase == "connecting":
-                host.phase, host.facts = "up", link.facts
+            host = self._host(link.name)
+            if link.facts and link.lost is None:
+                host.facts = link.facts
+                host.phase = "up" if host.phase == "connecting" else host.phase
 
     def tick(self, waiting_for: str = "") -> None:
         """Keep the history, and what is waited for; to be called about every second."""
@@ -375,6 +309,9 @@ class JobStatus:
             history=tuple(self._history) if history else (),
             reports=tuple(self.reports),
             failures=tuple(self.failures),
+            attempts=self.attempts.state(),
+            host_losses=self._host_losses,
+            host_changes=tuple(self._host_changes),
             phases=dict(self.phases),
             hung_since=self.hung_since if self.phase == "running" else None,
             slow=self.slow if self.phase == "running" else (),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from muster.controller.attempt import Attempt
 from muster.controller.debug_log import guarded
@@ -55,10 +55,10 @@ class Observers:
             self._notifier.tick()
         self.write()
 
-    def begin_attempt(self, plan: Plan, number: int) -> None:
-        """All ranks are new."""
+    def begin_attempt(self, plan: Plan, number: int, swaps: Mapping[str, str] | None = None) -> None:
+        """All ranks are new; `swaps` has the host that each spare replaced, by the name of the spare."""
         with self._guard(_STATUS):
-            self._status.begin_attempt(plan, number)
+            self._status.attempt_begins(number, plan, swaps or {})
         with self._guard(_SLOW):
             self._straggler.begin_attempt()
 

@@ -1,11 +1,12 @@
 // Asks for news once a second and shows them. What comes from a job is only ever set as text, never as HTML.
 
+import { onAttempt, showAttempts } from "./attempts.js";
 import { $, element, fill, get } from "./dom.js";
 import { showFindings } from "./findings.js";
 import { clock, duration, known, moment, percent, seconds, significant } from "./format.js";
 import { chosenRank, onChoice, showHosts } from "./hosts.js";
 import { showCharts, unitOf } from "./job_charts.js";
-import { chooseLog, followLog, showLogChoices } from "./logview.js";
+import { chooseAttempt, chooseLog, followLog, showLogChoices } from "./logview.js";
 import { jobState, shape } from "./shapes.js";
 
 const SECOND = 1000;
@@ -65,6 +66,7 @@ function show(view) {
   $("charts").hidden = !state.ranks.length || (isOver(view) && history.length < 2);
   document.querySelector("main").classList.toggle("single", !state.ranks.length);
   showHosts(state, history);
+  showAttempts(state, view.life);
   showCharts(history, state, chosenRank());
   showLogChoices(state, view.attempts);
   fitLog();
@@ -83,15 +85,17 @@ function showHead(state, { life, status }) {
   fill($("phase"), [shape(name), job.status]);
   $("id").textContent = state.id;
   $("command").textContent = state.command;
-  $("sentence").textContent = state.failures.length ? "" : state.sentence;
+  $("sentence").textContent = state.phase === "ended" && state.failures.length ? "" : state.sentence;
   document.title = `${job.status} · ${state.command}`;
   const steps = state.ranks.map((rank) => rank.steps).filter((number) => number > 0);
   const rates = state.ranks.map((rank) => rank.step_rate).filter(known);
   const waits = state.ranks.map((rank) => rank.waiting).filter(known);
+  const hosts = state.attempts.at(-1)?.hosts.length ?? state.hosts.length;
   const figures = [
     ["started", moment(state.begin)],
     ["duration", duration(state.now - state.begin)],
-    [`${state.hosts.length === 1 ? "host" : "hosts"} (${state.engine})`, state.hosts.length],
+    [`${hosts === 1 ? "host" : "hosts"} (${state.engine})`, hosts],
+    ...["spare", "lost", "bad", "draining", "returning"].map((name) => hostsThat(state, name)),
     ["ranks", state.world_size || "–"],
     state.phase === "ended" && known(state.exit_code) && ["exit code", state.exit_code],
     steps.length && ["steps", Math.min(...steps)],
@@ -100,6 +104,13 @@ function showHead(state, { life, status }) {
     state.attempt > 0 && ["restarts", state.attempt],
   ];
   fill($("figures"), figures.filter(Boolean).map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, String(value)))));
+}
+
+// How many hosts are spare or in some other state; nothing if none is, or if the job is over.
+function hostsThat({ hosts, phase }, name) {
+  const found = hosts.filter((host) => (name === "spare" ? host.role === name && ["up", "silent"].includes(host.state) : host.state === name));
+  const title = name === "spare" ? (found.length === 1 ? "spare" : "spares") : name;
+  return phase !== "ended" && found.length > 0 && [title, found.length > 2 ? found.length : found.map((host) => host.name).join(", ")];
 }
 
 const PHASES = [
@@ -165,6 +176,11 @@ onChoice((rank) => {
   if (!last?.state) return;
   showLogChoices(last.state, last.attempts);
   showCharts(history, last.state, rank);
+});
+onAttempt((attempt) => {
+  chooseAttempt(attempt);
+  showLogChoices(last.state, last.attempts);
+  $("log").scrollIntoView({ block: "nearest" });
 });
 $("jobs").href = /\/jobs\/[^/]+\/$/.test(location.pathname) ? "../" : "jobs/";
 document.addEventListener("visibilitychange", () => document.hidden || poll());

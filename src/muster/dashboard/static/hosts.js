@@ -2,7 +2,7 @@
 
 import { $, element, fill, svgPart } from "./dom.js";
 import { spark } from "./draw.js";
-import { bytes, bytesOf, clock, known, percent, significant } from "./format.js";
+import { bytes, bytesOf, clock, duration, known, percent, significant } from "./format.js";
 import { SHAPES, rankState, rankWords, shape } from "./shapes.js";
 
 const SHORT = { disk: "disk wait", stopped: "suspended", ended: "finished", canceled: "stopped" }; // on a tile
@@ -50,7 +50,7 @@ export function showHosts(state, history) {
   shown = which;
   $("hosts").classList.toggle("many", state.ranks.length > MANY);
   $("hosts").classList.toggle("many-hosts", state.hosts.length > MANY_HOSTS);
-  for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS, state.phase === "ended");
+  for (const host of state.hosts) showHost(host, history, state.hosts.length <= MANY_HOSTS, state);
   const failure = lastFailure(state);
   const first = failure?.sentence.includes("failed first") ? failure.rank : null; // not where all failed the same way
   for (const rank of state.ranks) showTile({ ...rank, state: rankState(rank, state.slow) }, rank.rank === first);
@@ -101,19 +101,29 @@ function sparkOf(host, name) {
   return element("div", { class: "spark", "data-use": name, hidden: true }, element("p", {}, element("span", {}, name), element("b")), chart);
 }
 
-function showHost(host, history, hasSparks, isOver) {
+function showHost(host, history, hasSparks, { now, phase }) {
+  const isOver = phase === "ended";
   const card = [...document.querySelectorAll(".host")].find((found) => found.dataset.host === host.name);
   const [head, , sparks, gpus] = card.children;
   const [summary, list] = gpus.children;
   const use = hasSparks ? [] : Object.entries(USES).map(([name, { words }]) => words(host) && `${name} ${words(host)}`);
   const disk = known(host.disk_wait) && host.disk_wait > 0.05 && `disk wait ${percent(host.disk_wait)}`;
-  head.lastChild.textContent = [host.state === "up" ? "" : host.state === "connecting" && isOver ? "not connected" : host.state, ...use, disk].filter(Boolean).join(" · ");
-  card.classList.toggle("lost", host.state === "lost");
+  head.lastChild.textContent = [host.role === "spare" && "spare", hostWords(host, now, isOver), ...use, disk].filter(Boolean).join(" · ");
+  for (const name of ["lost", "bad", "draining"]) card.classList.toggle(name, host.state === name);
+  card.classList.toggle("spare", host.role === "spare");
   const moments = history.filter((moment) => moment.hosts?.[host.name]);
   for (const chart of hasSparks ? sparks.children : []) showSpark(chart, host, moments);
   gpus.hidden = !host.gpus.length;
   summary.textContent = gpuSummary(host.gpus);
   fill(list, host.gpus.map(gpuLine));
+}
+
+// The state of a host that is not simply up, and why.
+function hostWords({ state, why, deadline }, now, isOver) {
+  if (state === "up") return "";
+  if (state === "connecting") return isOver ? "not connected" : state;
+  const left = state === "draining" && known(deadline) && (deadline > now ? `, ${duration(deadline - now)} left` : ", its time is over");
+  return `${state}${left || ""}${why ? `: ${why}` : ""}`;
 }
 
 function showSpark(chart, host, moments) {

@@ -7,6 +7,7 @@ import { unitOf } from "./job_charts.js";
 import { rankState, rankWords } from "./shapes.js";
 
 const MOST_LINES = 4000; // kept in the browser
+const MOST_RANKS = 100000; // a damaged state may have more
 
 let rank = 0;
 let attempt = null; // null: the newest
@@ -21,6 +22,12 @@ const which = () => ({ rank, attempt: attempt ?? attempts[attempts.length - 1] ?
 export function chooseLog(number) {
   rank = number;
   $("log-rank").value = number;
+  restart();
+}
+
+export function chooseAttempt(number) {
+  attempt = number;
+  $("log-attempt").value = number;
   restart();
 }
 
@@ -42,14 +49,23 @@ const answered = (asked) => asked.catch(() => ($("log-words").textContent = "The
 export function showLogChoices(state, newAttempts) {
   const moved = attempt === null && newAttempts.length > attempts.length && attempts.length > 0;
   attempts = newAttempts;
-  fill($("log-rank"), state.ranks.map((item) => element("option", { value: item.rank }, `${item.rank} on ${item.host}`)));
+  fill($("log-rank"), ranksOf(state, which().attempt).map(([number, host]) => element("option", { value: number }, `${number} on ${host}`)));
   $("log-rank").value = rank;
-  fill($("log-attempt"), attempts.map((number) => element("option", { value: number }, String(number + 1))));
+  fill($("log-attempt"), attempts.map((number) => element("option", { value: number }, String(number))));
   $("log-attempt").value = which().attempt;
   document.querySelector(".attempt").hidden = attempts.length < 2;
-  showFacts(state.ranks.find((item) => item.rank === rank), state);
+  const isNow = which().attempt === state.attempt;
+  showFacts(isNow ? state.ranks.find((item) => item.rank === rank) : undefined, state);
   linkDownload();
   if (moved) restart();
+}
+
+// The ranks of an attempt with their hosts; an earlier one may have had others.
+function ranksOf(state, number) {
+  const now = state.ranks.map((item) => [item.rank, item.host]);
+  const earlier = number === state.attempt ? undefined : state.attempts.find((item) => item.number === number);
+  if (!earlier?.slots.length || earlier.slots.reduce((a, b) => a + b) > MOST_RANKS) return now;
+  return earlier.hosts.flatMap((host, at) => Array(earlier.slots[at] || 0).fill(host)).map((host, at) => [at, host]);
 }
 
 function showFacts(item, state) {
@@ -199,10 +215,7 @@ const showTimes = () => $("log").classList.toggle("no-times", !$("times").checke
 $("times").addEventListener("change", showTimes);
 showTimes();
 $("log-rank").addEventListener("change", () => choose(Number($("log-rank").value)));
-$("log-attempt").addEventListener("change", () => {
-  attempt = Number($("log-attempt").value);
-  restart();
-});
+$("log-attempt").addEventListener("change", () => chooseAttempt(Number($("log-attempt").value)));
 $("earlier").addEventListener("click", () => answered(showEarlier()));
 $("follow").addEventListener("change", () => $("follow").checked && restart());
 $("search").addEventListener("submit", (event) => {

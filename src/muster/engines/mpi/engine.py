@@ -39,6 +39,7 @@ class MpiEngine(Engine):
     name = "mpi"
     # mpirun starts each rank itself and only once, so ranks cannot be forked from a zygote or restarted.
     no_zygote = "--preload needs the zygote, which --engine mpi does not use"
+    no_spares = "--engine mpi cannot replace a lost host: mpirun ends all ranks when it loses one"
     no_restarts = "--restarts does not work with --engine mpi: mpirun cannot restart its ranks"
     key_from = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "PMI_ID")
     signals_from = "mpirun"

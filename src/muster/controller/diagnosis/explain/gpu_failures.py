@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 
+from muster.controller.diagnosis import hardware_signs
 from muster.controller.diagnosis.explain.case import Case, Explanation, Why
 from muster.text import size_text
 
@@ -62,6 +63,25 @@ def _gpu_full(case: Case) -> Explanation | None:
     )
 
 
+def _in_kernel_log(case: Case) -> Explanation | None:
+    """The kernel of a host logged that hardware failed while its ranks ran.
+
+    Symptom (row 48): CUDA error: unspecified launch failure, and an Xid in the kernel log
+    Source: NVIDIA's catalog of Xids; NVIDIA/open-gpu-kernel-modules #1151 for a line of the log
+    """
+    if hardware_signs.is_ordinary(case.first):
+        return None
+    seen = {end.host: sign for end in case.ends if (sign := hardware_signs.in_kernel_log(end))}
+    host = case.first.host if case.first.host in seen else next(iter(seen), "")
+    if not host:
+        return None
+    return Explanation(
+        sentence=f"{seen[host]} on {host}, according to its kernel log",
+        fix=f"run without {host} (--avoid-bad) and check it: muster check --deep -H {host}",
+        row=48,
+    )
+
+
 _LAST_ERROR = re.compile(r"^Last error:[ \t]*\n?[ \t]*(\S.*)$", re.MULTILINE)
 
 _USE_LOCAL_RANK = 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))'
@@ -80,6 +100,12 @@ _TEXTS = (
         "run without {host} and check it: muster check -H {host}",
     ),
     (
+        48,
+        r"GPU is lost|Unable to determine the device handle for GPU|GPU has fallen off the bus",
+        "a GPU of {host} fell off the bus",
+        "reboot {host}, or run without it (--avoid-bad)",
+    ),
+    (
         31,
         r"(?s)ibv_reg_mr\w* failed.*Cannot allocate memory",
         "InfiniBand on {host} cannot lock enough memory (limit memlock)",
@@ -96,6 +122,8 @@ def _plain_text(case: Case) -> Explanation | None:
     Source: NVIDIA/Megatron-LM #661, verl #161, Intellindust-AI-Lab/DEIMv2 #155 (NCCL 2.28.9)
     Symptom (row 48): CUDA error: uncorrectable ECC error encountered
     Source: the CUDA runtime's text for cudaErrorECCUncorrectable
+    Symptom (row 48): Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.
+    Source: the text of NVML and nvidia-smi for NVML_ERROR_GPU_IS_LOST
     Symptom (row 31): Call to ibv_reg_mr_iova2 failed with error Cannot allocate memory
     Source: NVIDIA/nccl-tests #206
     """
@@ -123,4 +151,4 @@ def _nccl_reason(case: Case) -> Explanation | None:
     )
 
 
-ROWS: tuple[Why, ...] = (_gpu_full, _plain_text, _nccl_reason)
+ROWS: tuple[Why, ...] = (_in_kernel_log, _gpu_full, _plain_text, _nccl_reason)
