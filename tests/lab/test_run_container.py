@@ -348,7 +348,7 @@ ENDS: list[tuple[str, Callable[[Site, EngineJob], None]]] = [
 @pytest.mark.parametrize(("engine", "end"), ENDS, ids=[f"{engine}-{end.__name__}" for engine, end in ENDS])
 def test_no_container_outlives_its_job(site: Site, engine: str, end: Callable[[Site, EngineJob], None]) -> None:
     ranks = {"h1": 1} if engine == "local" else {"h1": 1, "h3": 1}
-    job = site.start(engine, ranks, "--grace", "1", "stubborn.py")
+    job = site.start(engine, ranks, "--grace", "1", "--lost-after", "5", "stubborn.py")
     job.wait_for("up\n", len(ranks))
     for host in ranks:
         (container,) = site.containers(host)
