@@ -74,9 +74,7 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        self.agents = Agents(
-            launch, folder, on_event=self.events.publish, on_text=screen.host_line, lease=job.spec.lease
-        )
+        self.agents = Agents(launch, folder, job.spec.lease, on_event=self.events.publish, on_text=screen.host_line)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
