@@ -81,10 +81,6 @@ class HostRoster:
         """Whether a host can run ranks."""
         return name in self._members and self._members[name].standing == "ready"
 
-    def knows(self, name: str) -> bool:
-        """Whether this is a host of the job."""
-        return name in self._members
-
     # --- choosing -------------------------------------------------------------------------------------------
 
     def enroll(self) -> bool:

@@ -148,7 +148,7 @@ class Recovery(AttemptRunner):
             if plan is None:
                 if verdict is None:
                     raise MusterError(f"lost {names(self.roster.away)} during the start")
-                return verdict
+                return self._given_up(verdict)
             self.roster.begin()
             self._met = [self._agents.leader(place.name) for place in plan.placements]
             verdict = await self.try_once(plan, {new: old for old, new in self.roster.swaps})
@@ -224,6 +224,13 @@ class Recovery(AttemptRunner):
                 is_told = True
                 await self._wait(give_up, f"waiting for {names(found.missing)} to return")
 
+    def _given_up(self, verdict: Verdict) -> Verdict:
+        """The verdict of a job that has too few hosts left."""
+        note = "no host is left that could replace it"
+        if self.roster.away:
+            note = f"{names(self.roster.away)} did not return within {WAIT_FOR_RETURN / 60:g} min"
+        return replace(verdict, notes=(*verdict.notes, note))
+
     async def _wait(self, until: float, what: str) -> None:
         """Wait until a host has become usable, at most until then."""
         self.roster.changed.clear()
@@ -250,10 +257,14 @@ class Recovery(AttemptRunner):
             self._lost += tuple(cut(text, _LONGEST_REASON) for text in lost)
             if lost:
                 return None
-            if not isinstance(error, HostError) or not self.roster.knows(error.host) or not found.swaps:
+            # The others have met before, so if the cause is not known it is a host that is new.
+            unfit = [error.host] if isinstance(error, HostError) else [new for _, new in self.roster.swaps]
+            is_known = bool(unfit) and all(map(self.roster.is_ready, unfit))
+            if not is_known or isinstance(self.roster.next(without=unfit), Shortage):
                 raise
             self._screen.warning(error.message)
-            self.retire(error.host, error.why)
+            for host in unfit:
+                self.retire(host, error.why if isinstance(error, HostError) else error.message)
             return None
         finally:
             self.waiting_for = None
