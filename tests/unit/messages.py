@@ -46,7 +46,16 @@ USE: Fields = {
     "quota": None,
     "neighbor": {"pid": 7, "name": "stress", "cpu": 0.9, "on": 3},
 }
-DISK: Fields = {"path": "/a/b", "folder": "/a", "free": 1, "total": 2, "inodes": None, "kind": "ext4", "failed": False}
+DISK: Fields = {
+    "path": "/a/b",
+    "folder": "/a",
+    "free": 1,
+    "total": 2,
+    "inodes": None,
+    "kind": "ext4",
+    "point": "/",
+    "failed": False,
+}
 UP: Fields = {
     "t": "up",
     "protocol": VERSION,
@@ -96,6 +105,8 @@ REQUESTS: dict[str, Fields] = {
     "call": {"piece": "AA==", "last": False},
     "start": {"ranks": [{"rank": 0, "env": {"RANK": "0"}}], "leader": True, "store": False, "fed": None},
     "signal": {"number": 10},
+    "notices": {"command": "aws", "sigterm": True},
+    "deadline": {"time": 1.5, "signal": 10},
     "stacks": {"deep": True},
     "examine": {"ranks": [0], "seconds": 1.5},
     "stop": {"grace": 5.0, "interrupt": False},
@@ -117,6 +128,8 @@ REPLIES: dict[str, Fields] = {
     "call": {"problem": ""},
     "start": {"problem": ""},
     "signal": {},
+    "notices": {},
+    "deadline": {"ranks": [0, 1], "unheard": [1]},
     "stacks": {
         "ranks": {
             "0": {
@@ -165,6 +178,7 @@ EVENTS: dict[str, Fields] = {
         },
     },
     "signal": {"number": 15, "ranks": [0]},
+    "notice": {"left": 30.0, "why": "SIGTERM"},
     "broken": {},
     "storeless": {"pid": 3, "status": -9},
     "gauges": {

@@ -17,6 +17,7 @@ from tools.protocol_page import tables
 from muster.agent.agent import Agent
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.host_events import HostEvents
 from muster.controller.links.link import AgentLink
@@ -261,7 +262,10 @@ def test_somebody_subscribes_to_every_event():
         monitor.subscribe(stream, "")
         straggler.subscribe(stream, "")
         attempt.subscribe(stream)
-        HostEvents(Agents.__new__(Agents), stream, print, lambda host, why: None)
+        agents = Agents.__new__(Agents)
+        recovery: Any = None
+        HostEvents(agents, stream, print, lambda host, why: None)
+        Drain(status.job.spec, agents, status, recovery, stream, print)
         return {*stream._handlers, *link._own}
 
     assert asyncio.run(subscribed()) == {*events.EVENTS, *tables()["local"]}

@@ -14,14 +14,14 @@ from ..shared import bootstrap, machine, processes
 from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
 from . import code_sync
 from .channel import Pipes, Tls
-from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, port_in_use
+from .connectivity import Dialing
 from .guard import Guard
 from .local_ranks import LocalRanks
+from .master_port import MasterPort
 from .rank_stdin import inherited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from typing import Any, NoReturn, TypedDict
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ..shared.events import Up
     from .check_probes import Probing
     from .host_metrics import Gauges
+    from .notices import Notices
     from .slow_rank_probe import Examination
 
     class Config(TypedDict):
@@ -78,13 +79,13 @@ class Agent:
         self.why_ended = ""
         self.last_heard = time.monotonic()
         self.grace = LAST_GRACE
-        self.listener: Listener | None = None
-        self.held_port: socket.socket | None = None
+        self.port = MasterPort(self.selector, self.ranks)
         self.unpacking: code_sync.Unpacking | None = None
         self.probing: Probing | None = None
         self.results = code_sync.Results(self.selector, self.transmit, self.job)
         self.examination: Examination | None = None
         self.gauges: Gauges | None = None
+        self.notices: Notices | None = None
         self._gauges_from: tuple[float, bool] | None = None
         """When to start measuring resource usage, and whether to include that of the host."""
         self.handlers: dict[str, Callable[[Any, int], Mapping[str, object] | None]] = {
@@ -92,14 +93,16 @@ class Agent:
             "compare": self.do_compare,
             "unpack": self.do_unpack,
             "probe": self.do_probe,
-            "listen": self.do_listen,
+            "listen": self.port.listen,
             "dial": self.dialing.begin,
-            "hold": self.do_hold,
-            "another_port": self.do_another_port,
+            "hold": self.port.hold,
+            "another_port": self.port.another,
             "prepare": self.do_prepare,
             "call": self.ranks.take_call,
             "start": self.do_start,
             "signal": self.do_signal,
+            "notices": self.do_notices,
+            "deadline": self.ranks.deadline.announce,
             "stacks": self.ranks.look,
             "examine": self.do_examine,
             "stop": self.do_stop,
@@ -153,6 +156,8 @@ class Agent:
                 self.probing = None
         self.examine()
         self.gauge()
+        if self.notices is not None:
+            self.notices.step()
         if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
             # Only if there is no input: after this host was frozen, messages from the controller may be waiting.
             self.end(f"no message from the controller for {LEASE:g} s")
@@ -193,8 +198,10 @@ class Agent:
         self.why_ended = self.why_ended or why
 
     def on_sigterm(self, number: int, frame: object) -> None:
-        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL; otherwise exit."""
-        if not (self.scheduler and self.ranks.pass_on(number)):
+        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL, or take it as a notice, or exit."""
+        if self.scheduler and self.ranks.pass_on(number):
+            return
+        if self.notices is None or not self.notices.on_sigterm():
             self.end("SIGTERM")
 
     def stop_everything(self) -> None:
@@ -204,6 +211,7 @@ class Agent:
         if self.probing is not None:
             self.probing.drop()
         self.results.end()
+        self.notices = None
         self.end_gauges()
         self.ranks.stop(None, min(self.grace, LAST_GRACE))
         while self.ranks.stopping is not None:
@@ -306,50 +314,6 @@ class Agent:
 
         self.probing = Probing(self.selector, self.send, number, message, self.ranks.nofile)
 
-    def do_listen(self, message: requests.Listen, number: int) -> replies.Listening:
-        """Open a port for connection tests by the other hosts; on the host of rank 0 it becomes the master port."""
-        self.release_port()
-        try:
-            self.listener = Listener(message["port"], message["nonce"])
-        except OSError as error:
-            return {**port_in_use(error, message["port"]), "own_name": []}
-        self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
-        return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
-
-    def release_port(self) -> None:
-        """Give up the port and the store of an earlier attempt, before the hosts of the next one meet."""
-        if self.ranks.spawner is not None:
-            self.ranks.spawner.end_store()
-        if self.listener is not None:  # the last meeting was not completed
-            self.selector.unregister(self.listener.socket)
-            self.listener.keep("")
-            self.listener = None
-        if self.held_port is not None:
-            self.held_port.close()
-            self.held_port = None
-
-    def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
-        """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""
-        if self.listener is not None:
-            self.selector.unregister(self.listener.socket)
-            self.held_port = self.listener.keep(message["whom"])
-            self.listener = None
-        return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
-
-    def do_another_port(self, message: requests.AnotherPort, number: int) -> replies.Port:
-        """Reserve a new port for the next attempt; a port chosen by the user stays reserved."""
-        if self.ranks.spawner is not None:
-            self.ranks.spawner.end_store()
-        if self.held_port is not None:
-            if message["port"]:
-                return {"problem": "", "owner": None, "port": message["port"]}
-            self.held_port.close()
-        try:
-            self.held_port = free_port(message["port"])
-        except OSError as error:
-            return port_in_use(error, message["port"])
-        return {"problem": "", "owner": None, "port": self.held_port.getsockname()[1]}
-
     def do_prepare(self, message: requests.Prepare, number: int) -> replies.Prepared | None:
         """Start the process that will start the ranks."""
         self.grace = message["grace"]
@@ -360,14 +324,20 @@ class Agent:
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message["leader"]
-        if message["store"] and self.held_port is not None and self.ranks.spawner is not None:
-            self.held_port.listen(BACKLOG)
-            self.ranks.spawner.start_store(self.held_port)
+        if message["store"]:
+            self.port.start_store()
         return self.ranks.start(message)
 
     def do_signal(self, message: requests.SendSignal, number: int) -> replies.Done:
         """Send a signal to the ranks."""
         self.ranks.signals.signal(message["number"])
+        return {}
+
+    def do_notices(self, message: requests.WatchNotices, number: int) -> replies.Done:
+        """Watch for notices that this host is about to go away."""
+        from .notices import Notices  # here, because most jobs do not need it
+
+        self.notices = Notices(self.selector, self.send, self.guard, self.ranks, message)
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:

@@ -7,7 +7,7 @@ import base64
 import re
 import signal
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +69,10 @@ class Attempt:
         """Set when the job was ended because it hung."""
         self.differing = ""
         """Which ranks called which collective, if one failed because another called a different one."""
+        self.drain: Callable[[], None] | None = None
+        """Set while a host is drained: called when all ranks have ended, and neither that nor a failure ends this."""
+        self.drained: Verdict | None = None
+        """Set when the job ends because nothing replaces a host that goes away."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
         self.planned = ""
@@ -173,7 +177,7 @@ class Attempt:
 
     def _if_still_dying(self, state: RankState) -> None:
         """End the attempt if a failed rank does not end: it may wait for the others, as MPI_Finalize does."""
-        if state.end is None:
+        if state.end is None and self.drain is None:
             self.over.set()
 
     def on_hang(self, sentence: str, culprits: Collection[int]) -> None:
@@ -268,8 +272,8 @@ class Attempt:
         # If this rank only lost its connection, another rank may still have to report the cause.
         is_known = not end.is_symptom or bool(self.ended_well)
         if not self.running:
-            self.over.set()
-        elif end.failed:
+            (self.drain or self.over.set)()
+        elif end.failed and self.drain is None:
             # A missing module or file, or a wrong option, hits all ranks alike before they meet.
             limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
             asyncio.get_running_loop().call_later(limit, self.over.set)
@@ -335,6 +339,8 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         """The result of this attempt."""
+        if self.drained is not None:
+            return self.drained
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()

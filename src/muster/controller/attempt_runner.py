@@ -143,7 +143,7 @@ class AttemptRunner(ABC):
         """End everything that still runs on the remaining hosts."""
         self._status.stopping()
         grace = self.grace
-        if self.attempt is not None and self.attempt.losses:
+        if self.attempt is not None and (self.attempt.losses or self.attempt.drain):
             grace = min(grace, GRACE_AFTER_LOSS if self._spec.restarts else LAST_GRACE)
         self._stuck = await self._agents.stop(grace, self.on_loss, interrupt=self.interrupt)
         for host, pids in self._stuck.items():

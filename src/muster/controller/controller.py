@@ -15,6 +15,7 @@ from muster.controller.attempt import Attempt
 from muster.controller.attempt_runner import Parts
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_blame import HostBlame
@@ -100,8 +101,9 @@ class Controller:
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
-        take_stacks = self.monitor.take_stacks
-        self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        stacks, drain = self.monitor.take_stacks, self.drain.request
+        self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
@@ -359,6 +361,7 @@ class Controller:
         said = self.timeline.now()
         while True:
             self.agents.beat()
+            self.drain.tick()
             self.observers.tick(self.agents.links, self.recovery.waiting_for)
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)

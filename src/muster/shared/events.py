@@ -109,7 +109,7 @@ class MemoryFacts(TypedDict):
 
 
 class DiskFacts(TypedDict):
-    """The file system of a path: its free space, its type, and whether the kernel made it read-only after an error."""
+    """The file system of a path: free space, type, mount point, whether the kernel made it read-only on an error."""
 
     path: str
     folder: str
@@ -117,6 +117,7 @@ class DiskFacts(TypedDict):
     total: int
     inodes: int | None
     kind: str
+    point: str
     failed: bool
 
 
@@ -150,6 +151,14 @@ class Signaled(TypedDict):
     t: Literal["signal"]
     number: int
     ranks: list[int]
+
+
+class Notice(TypedDict):
+    """The host is about to go away, in `left` seconds; `why` says who announced it."""
+
+    t: Literal["notice"]
+    left: float
+    why: str
 
 
 class Broken(TypedDict):
@@ -197,7 +206,7 @@ HELLO: dict[str, type] = kinds_of(Hello)
 """The message that precedes the agent's code on a connection of an agent that dials back."""
 
 EVENTS: dict[str, type] = {
-    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
+    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Notice, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
 """Every event by its name, the value of `t`; those of ranks are their reports, forwarded with the rank's number."""

@@ -140,6 +140,20 @@ class SendSignal(TypedDict):
     number: int
 
 
+class WatchNotices(TypedDict):
+    """Report when this host is about to go away: after SIGTERM if `sigterm`, and when `command` says so."""
+
+    command: str
+    sigterm: bool
+
+
+class Deadline(TypedDict):
+    """Keep the deadline for the ranks, in seconds since 1970 by the host's clock; send them `signal` unless it is 0."""
+
+    time: float
+    signal: int
+
+
 class TakeStacks(TypedDict):
     """Find out where every rank is; with `deep`, including stack traces and the last collectives."""
 
@@ -192,6 +206,8 @@ REQUESTS: dict[str, type] = {
     "call": SendCall,
     "start": Start,
     "signal": SendSignal,
+    "notices": WatchNotices,
+    "deadline": Deadline,
     "stacks": TakeStacks,
     "examine": Examine,
     "stop": Stop,
