@@ -32,6 +32,9 @@ WAIT_FOR_RETURN = 300.0
 REPAIR_LIMIT = 20.0
 """Seconds to wait for a new zygote on a host whose agent is up, before the job continues with fewer hosts."""
 
+_LOOK = 0.25
+"""Seconds between two looks at whether the hosts that meet still answer."""
+
 _LONGEST_REASON = 300
 """Maximum number of characters of each sentence in MUSTER_LOST."""
 
@@ -252,7 +255,8 @@ class Recovery(AttemptRunner):
         try:
             if self.attempt is not None and links == self._met:
                 return await another_port(self._parts.job, links[0], self.attempt.plan)
-            return await meet(self._parts.job, links, plan, self._screen)
+            meeting = asyncio.ensure_future(meet(self._parts.job, links, plan, self._screen))
+            return await meeting if await self._is_worth_waiting(meeting) else None
         except MusterError as error:
             lost = [f"{link.name}: {link.lost.why}" for link in links if link.lost]
             self._lost += tuple(cut(text, _LONGEST_REASON) for text in lost)
@@ -269,6 +273,18 @@ class Recovery(AttemptRunner):
             return None
         finally:
             self.waiting_for = None
+
+    async def _is_worth_waiting(self, meeting: asyncio.Future[Plan]) -> bool:
+        """Wait for the hosts to meet; False if a new one is silent and another spare can take its place at once."""
+        try:
+            while not (await asyncio.wait([meeting], timeout=_LOOK))[0]:
+                silent = [new for _, new in self.roster.swaps if self.roster.is_silent(new)]
+                found = self.roster.next(without=silent)
+                if silent and isinstance(found, Seating) and len(found.seats) == len(self.roster.seats):
+                    return False
+            return True
+        finally:
+            meeting.cancel()
 
     def _say(self, plan: Plan) -> None:
         """Report the restart, and what is different from the attempt before."""
