@@ -103,7 +103,7 @@ class Agents:
         command = self.launch.engine.launch_one(self.launch, old.spec)
         if command is None:
             raise HostError(name, "its agent cannot be started again without those of the other hosts")
-        link = AgentLink(old.spec, self._on_event, self.on_text)
+        link = AgentLink(old.spec, self._on_event, self.on_text, self.lease)
         try:
             await self.connector.connect_one(link, command, self._payload, limit)
         except BaseException:
