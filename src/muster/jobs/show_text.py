@@ -99,11 +99,13 @@ def verdict(job: KeptJob, now: float) -> list[str]:
 
 def _head(job: KeptJob, state: JobState, now: float) -> list[str]:
     is_over = job.life in ("ended", "died")
+    # A job that a scheduler has requeued had another controller before this one.
+    begins = [*(attempt.begin for attempt in state.attempts[:1] if attempt.begin < state.begin), state.begin]
     lasted = f"{'ran' if is_over else 'has been running'} for {age((state.now if is_over else now) - state.begin)}"
     return [
         f"  Command: {printable(state.command)}",
         f"  Where: {where(state)} ({printable(state.engine)}): {named_hosts(state)}",
-        f"  When: started {moment(state.begin, '%Y-%m-%d %H:%M:%S')}, {lasted}",
+        f"  When: started {', again '.join(moment(begin, '%Y-%m-%d %H:%M:%S') for begin in begins)}, {lasted}",
     ]
 
 
@@ -233,7 +235,6 @@ def _stack_traces(report: Report, state: JobState, most: int) -> list[str]:
 
 
 def _timeline(job: KeptJob, state: JobState) -> list[str]:
-    # A job that a scheduler has requeued had another controller before this one.
     again = any(attempt.begin < state.begin for attempt in state.attempts)
     events = [_Event(state.begin, "started again" if again else "started")]
     events += [
