@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from muster.jobs.attempts_text import attempt_rows, swaps_text, took
 from muster.jobs.hosts_text import host_change, host_rows, named_hosts, where
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status, table
+from muster.jobs.ps_text import LEASE, REQUEUE, how_long, moment, one_line, status, table
 from muster.jobs.state import AttemptState, Failure, HostChangeState, JobState, RankState, Report
 from muster.text import age, count, cut, printable, rank_list, significant, tilde
 
@@ -251,7 +251,8 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     ]
     events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_told(change, state)]
     if state.phase == "ended":
-        how = f"stopped by {one_line(state.stopped_by)}" if state.stopped_by else f"ended, exit code {state.exit_code}"
+        stopped = "requeued" if state.stopped_by == REQUEUE else f"stopped by {one_line(state.stopped_by)}"
+        how = stopped if state.stopped_by else f"ended, exit code {state.exit_code}"
         events.append(_Event(state.now, how))
     elif job.life == "died":
         events.append(_Event(state.now, "last heard of"))
