@@ -115,8 +115,8 @@ def _command(request: dict[str, Any]) -> int:
     time.tzset()
     if not job_folder(request["job"]).is_dir():
         _send(
-            error=f"the directory of job {request['job']} was removed there",
-            hint="`muster ps` on this machine still shows its last known state",
+            error=f"job {request['job']} is not there: it never started, or its job directory was removed",
+            hint="`muster ps` shows its last known state",
         )
         return EXIT_MUSTER
     _send(ready=True)

@@ -78,7 +78,7 @@ def keep(folder: Path, answer: dict[str, Any]) -> None:
         _forget(folder)
         return
     if data is not None:
-        write_state_copy(folder, data)
+        write_state_copy(folder, {**data, "host": place.host.name})  # the name that its user knows
     if life != place.life or not place.confirmed:
         write_place(folder, replace(place, life=cast(Life, life), confirmed=True))
 
