@@ -129,8 +129,8 @@ def test_a_job_that_recovered_twice_lists_its_attempts_on_the_screen_in_show_and
     done = user.muster("run", "--restarts", "5", "--grace", "1", "--nproc", "2", "twice_lost.py", timeout=150)
     assert done.code == 0, done.said
     shown = user.muster("show").out
-    row = r"^  {}  +\d\d:\d\d:\d\d  +[\d.]+ s  +2  +\S+  +{}  +{}$"
-    for said in (done.err, shown):
+    for said, label, begin, hosts in ((done.err, "muster: ", "", ""), (shown, "", r"[\d:]+  +", r"\S+  +")):
+        row = rf"^{label}" + r"  {}  +" + begin + r"[\d.]+ s  +2  +" + hosts + "{}  +{}$"
         for number in (0, 1):
             why = rf"rank 1 on \S+ failed first: ValueError: number {number} \(twice_lost.py:\d+\)"
             assert re.search(row.format(number, r"[\d.]+ s", why), said, re.MULTILINE), said
