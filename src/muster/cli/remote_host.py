@@ -175,7 +175,8 @@ def _start() -> int:
     except MusterError as error:
         _send(error=error.message, hint=error.hint)
     except OSError as error:
-        _send(error=f"{error.filename or 'the job directory'}: {(error.strerror or str(error)).lower()}")
+        why = (error.strerror or str(error)).lower()
+        _send(error=f"could not write {error.filename or 'the job directory'} ({why})", hint="make room there")
     return EXIT_MUSTER
 
 
