@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +21,7 @@ from muster.hosts import Host, parse_hosts
 from muster.job import make_job_folder
 from muster.jobs.job_folders import short_id
 from muster.jobs.remote_package import package
-from muster.jobs.remote_place import RemotePlace, read_place, write_place
+from muster.jobs.remote_place import RemotePlace, copy_command, read_place, write_place
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.remote_states import forget, keep
 from muster.spec import RunSpec
@@ -180,8 +179,10 @@ class _Start:
         self.sent = True
         remote.send(order.as_data(), code)
         accepted = self._accepted(remote, folder)
-        if accepted.get("shared"):
-            write_place(folder, replace(read_place(folder) or self.place, shared=True))
+        there = f"{self.own.destination}:{printable(str(accepted.get('cwd')))}"
+        results = tuple(f"{there}/{pattern}" for pattern in job.spec.fetch)
+        self.place = replace(read_place(folder) or self.place, results=results, shared=accepted.get("shared") is True)
+        write_place(folder, self.place)
         remote.shows_errors = True
         answer = self._wait(remote)
         keep(folder, answer)
@@ -191,7 +192,7 @@ class _Start:
         if "started" not in answer:
             ended: Any = answer.get("ended")
             return ended if isinstance(ended, int) else EXIT_MUSTER
-        self._print_how_to_follow(str(accepted.get("cwd", "")))
+        self._print_how_to_follow()
         return 0
 
     def _accepted(self, remote: RemotePython, folder: Path) -> dict[str, Any]:
@@ -227,7 +228,7 @@ class _Start:
                 hint=f"`muster ps` shows whether it runs, `muster stop {job}` stops it",
             ) from None
 
-    def _print_how_to_follow(self, cwd: str) -> None:
+    def _print_how_to_follow(self) -> None:
         spec, job_id = self.prepared.job.spec, self.prepared.job.id
         job, name = short_id(job_id), self.own.name
         print(job_id, flush=True)
@@ -247,7 +248,6 @@ class _Start:
             )
         if spec.dashboard:
             lines.append(f"`muster dashboard {job}` shows the dashboard")
-        for pattern in spec.fetch:
-            source = shlex.quote(f"{self.own.destination}:{printable(cwd)}/{pattern}")
-            lines.append(f"--fetch copies results to {name}; copy them from there with `scp -r {source} .`")
+        if spec.fetch:
+            lines.append(f"--fetch copies results to {name}; copy them from there with {copy_command(self.place)}")
         sys.stderr.writelines(f"muster: {line}\n" for line in lines)
