@@ -77,13 +77,18 @@ class Running(HostJob):
 
     def kill(self, host: str, what: str) -> float:
         """Kill the `agent` or the `zygote` of a host; returns when."""
-        sign = {"agent": "exec(open(0", "zygote": "muster zygote"}[what]
-        os.kill(min(pid for pid, command in self.lab.processes(host) if sign in command), signal.SIGKILL)
-        return time.time()
+        return kill_on(self.lab, host, what)
 
     def recovered(self, attempt: int, since: float) -> float:
         """Seconds until the last rank of an attempt had made its first all_reduce."""
         return max(float(str(each["time"])) for each in self.begun(attempt).values()) - since
+
+
+def kill_on(lab: Lab, host: str, what: str) -> float:
+    """Kill the `agent` or the `zygote` of a host; returns when."""
+    sign = {"agent": "exec(open(0", "zygote": "muster zygote"}[what]
+    os.kill(min(pid for pid, command in lab.processes(host) if sign in command), signal.SIGKILL)
+    return time.time()
 
 
 def hosts_of(ranks: dict[int, dict[str, object]]) -> dict[int, object]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_jobs import Site, ended_well, hosts_of
-from launching import alive, run_here
-from waiting import wait_until
+from elastic_jobs import Site, ended_well, hosts_of, kill_on
+from launching import PLAIN, alive, run_here
+from waiting import ending, wait_until
 
 from muster.lab import Lab
 
@@ -136,6 +137,38 @@ def test_a_job_that_waits_for_a_host_can_be_stopped(site: Site, number: signal.S
     done = job.wait(20)
     assert done.code == 128 + number, done.said
     assert not alive(site.lab, ["h2"])
+
+
+LAUNCH = """\
+import os, time
+import muster
+
+def work():
+    with muster.init() as world:
+        print("BEGUN", world.attempt, world.rank, flush=True)
+        while world.attempt == 0:
+            time.sleep(0.1)
+        return world.attempt, os.uname().nodename, world.lost
+
+if __name__ == "__main__":
+    print("RESULT", muster.launch(work, hosts="h2:1,h3:1,h4:1", options="--spares 1 --no-check --grace 1"), flush=True)
+"""
+
+
+def test_a_function_is_called_again_on_the_spare_and_knows_what_was_lost(site: Site) -> None:
+    (site.shared / "launch_it.py").write_text(LAUNCH)
+    log = site.shared / "launch_it.log"
+    with log.open("wb") as out:
+        argv = [sys.executable, "launch_it.py"]
+        env = {**PLAIN, "XDG_STATE_HOME": str(site.shared / "launched")}
+        process = site.lab.popen("h1", argv, cwd=str(site.shared), env=env, stdout=out, stderr=out)
+    with ending(process):
+        wait_until("both ranks", lambda: log.read_text().count("BEGUN 0") == 2, 60, log.read_text)
+        kill_on(site.lab, "h3", "agent")
+        assert process.wait(60) == 0, log.read_text()
+    said = log.read_text()
+    assert "RESULT [(1, 'h2', ('h3: " in said, said
+    assert "(1, 'h4', (" in said, said
 
 
 def test_bad_use_gets_one_sentence(tmp_path: Path) -> None:

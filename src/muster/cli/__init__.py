@@ -140,9 +140,11 @@ def _unknown(name: str, rest: list[str]) -> int:
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
     from muster.output.colors import ADVICE, FAILURE, painted, wants_color
+    from muster.text import printable_lines
 
-    text = f"error: {with_hint(error.message, error.hint)}\n"
+    message = printable_lines(error.message)  # it may quote a host
+    text = f"error: {with_hint(message, error.hint)}\n"
     if wants_color(sys.stderr.isatty()):
         hint = f"\n\n{painted('hint:', ADVICE)} {error.hint}" if error.hint else ""
-        text = f"{painted('error:', FAILURE)} {error.message}{hint}\n"
+        text = f"{painted('error:', FAILURE)} {message}{hint}\n"
     sys.stderr.write(text)

@@ -75,8 +75,6 @@ class Attempt:
         """Set when the job ends because nothing replaces a host that goes away."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
-        self.checkpoints = 0
-        """Number of checkpoints that its ranks have written."""
         self.planned = ""
         """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
@@ -112,6 +110,7 @@ class Attempt:
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
         state.steps = max(state.steps, event.get("steps", 0))
+        state.saves = max(state.saves, event.get("saves", 0))
         if event["first"]:
             state.first_collective = link.our_time(event["time"])
 
@@ -304,6 +303,11 @@ class Attempt:
         """How far it came: optimizer steps of the rank with the most, or collectives in a script without optimizer."""
         states = self._ranks.values()
         return max((state.steps for state in states), default=0) or max((state.done for state in states), default=0)
+
+    @property
+    def has_saved(self) -> bool:
+        """Whether a rank has written a checkpoint."""
+        return any(state.saves for state in self._ranks.values())
 
     @property
     def trained_alone(self) -> int:

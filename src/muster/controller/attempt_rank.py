@@ -29,6 +29,8 @@ class RankState:
     """Whether it has created a process group, or began to."""
     done: int = 0
     steps: int = 0
+    saves: int = 0
+    """Number of files that torch.save has written."""
     groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Per process group, the number of the last collective called and of the last one finished."""
     first_collective: float | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
-from muster.controller.links.link import LinkLost
+from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
@@ -74,7 +74,9 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        self.agents = Agents(launch, folder, on_event=self.events.publish, on_text=screen.host_line)
+        self.agents = Agents(
+            launch, folder, on_event=self.events.publish, on_text=screen.host_line, lease=job.spec.lease
+        )
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
@@ -339,10 +341,20 @@ class Controller:
             if recovery.attempt is not None:
                 await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
-                await self.results.copy(self.agents.usable if recovery.is_elastic else self.agents.leaders)
+                await self.results.copy(self.with_results())
         finally:
             recovery.waiting_for = None
             await self.agents.close(limit=LAST_GRACE + 8)
+
+    def with_results(self) -> Sequence[AgentLink]:
+        """The hosts whose results are copied: if the job can do without some, not those that are lost."""
+        if not (self.recovery.is_elastic and self.job.spec.fetch):
+            return self.agents.leaders
+        usable = self.agents.usable
+        lost = [link.name for link in self.agents.leaders if link not in usable]
+        if lost:
+            self.screen.warning(f"--fetch: lost {names(lost)}; no results were copied from there")
+        return usable
 
     # --- events ---------------------------------------------------------------------------------------------
 

@@ -92,9 +92,10 @@ class Recovery(AttemptRunner):
         """Use a retired host again, if its agent is up."""
         self.roster.restore(host)
 
-    def can_replace(self, host: str) -> bool:
-        """Whether another attempt could run without this host."""
-        return isinstance(self.roster.next(without=[host]), Seating)
+    def can_replace(self, host: str, *, shrink: bool = True) -> bool:
+        """Whether another attempt could run without this host; unless `shrink`, on as many hosts."""
+        found = self.roster.next(without=[host])
+        return isinstance(found, Seating) and (shrink or not found.dropped)
 
     def replace(self, host: str, why: str, *, phase: HostPhase = "bad") -> bool:
         """Retire a host and move its ranks to another one, in a restart that --restarts does not count.
@@ -178,8 +179,8 @@ class Recovery(AttemptRunner):
         is_loss = verdict.first is None and bool(attempt.losses)
         if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
             return verdict
-        self._budget.note(attempt.progress, attempt.checkpoints)
-        if not is_loss and self.roster.retired == retired and self._budget.is_repeated(verdict):
+        self._budget.note(attempt.progress, has_saved=attempt.has_saved)
+        if not is_loss and self.roster.retired <= retired and self._budget.is_repeated(verdict):
             note = "the restart failed at the same place without any progress, so Muster does not restart it again"
             return replace(verdict, notes=(*verdict.notes, note))
         if not self._budget.spend(None if is_loss else verdict):
