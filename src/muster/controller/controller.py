@@ -85,21 +85,7 @@ class Controller:
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
-        self.recovery = Recovery(
-            Parts(
-                job=job,
-                agents=self.agents,
-                events=self.events,
-                status=self.status,
-                observers=self.observers,
-                record=self.record,
-                preparation=self.preparation,
-                screen=screen,
-                logs=logs,
-                folder=folder,
-                timeline=self.timeline,
-            )
-        )
+        self.recovery = Recovery(self._parts())
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
@@ -113,6 +99,21 @@ class Controller:
         self.to_background: Callable[[], None] | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._bug = ""  # the internal error that ended the job
+
+    def _parts(self) -> Parts:
+        return Parts(
+            job=self.job,
+            agents=self.agents,
+            events=self.events,
+            status=self.status,
+            observers=self.observers,
+            record=self.record,
+            preparation=self.preparation,
+            screen=self.screen,
+            logs=self.logs,
+            folder=self.folder,
+            timeline=self.timeline,
+        )
 
     # --- the whole ------------------------------------------------------------------------------------------
 
