@@ -89,6 +89,8 @@ class Drain:
         self._timer: asyncio.TimerHandle | None = None
         self._ended_before = False
         """Whether a rank had ended with exit code 0 before the others were signaled: the script was finishing."""
+        self._unheard: set[int] = set()
+        """Ranks that had no handler for the signal, which would have killed them, when it was sent."""
         self._watched: set[AgentLink] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         events.subscribe(Notice, self._on_notice)
@@ -201,13 +203,8 @@ class Drain:
             for link in links
         )
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        unheard = [rank for answer in answers if not isinstance(answer, BaseException) for rank in answer["unheard"]]
-        if unheard:
-            have = "has" if len(unheard) == 1 else "have"
-            self._warn(
-                f"{rank_list(unheard)} {have} no handler for {self._signal.name}, which would kill them; "
-                f"a script that does not save in time continues from its last checkpoint"
-            )
+        known = [answer for answer in answers if not isinstance(answer, BaseException)]
+        self._unheard = {rank for answer in known for rank in answer["unheard"]}
 
     # --- the end of the attempt -----------------------------------------------------------------------------
 
@@ -222,7 +219,9 @@ class Drain:
     def _on_time(self) -> None:
         attempt = self._signaled
         if attempt is not None and not attempt.over.is_set():
-            self._finish(attempt, f"{rank_list(attempt.running)} did not end in time")
+            late, unheard = attempt.running, self._unheard.intersection(attempt.running)
+            why = f" ({rank_list(unheard)} without a handler for {self._signal.name})" if unheard else ""
+            self._finish(attempt, f"{rank_list(late)} did not end in time{why}")
 
     def _finish(self, attempt: Attempt, how: str) -> None:
         """Replace the hosts that are about to go away, or end the job if that is impossible."""
