@@ -319,7 +319,7 @@ class Agent:
         """Watch for notices that this host is about to go away."""
         from .notices import Notices  # here, because most jobs do not need it
 
-        self.notices = Notices(self.selector, self.send, self.guard, self.ranks, message)
+        self.notices = Notices(self.selector, self.send, self.ranks, message)
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:

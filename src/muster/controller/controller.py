@@ -261,6 +261,8 @@ class Controller:
         warning = self.requeue.on_signal(number, lambda: end_early(self.attempt, self._body))
         self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
         if self.attempt is not None:
+            if self.requeue.deadline is not None:
+                self.drain.announce(self.requeue.deadline)
             self.agents.signal(number)
 
     # --- before the ranks -----------------------------------------------------------------------------------
