@@ -10,6 +10,7 @@ import pytest
 from explaining import GB, MB, disk, end, shm
 
 from muster.controller.diagnosis.bad_host import BadHost, bad_host_of, is_cleared
+from muster.controller.diagnosis.hardware_signs import in_answer
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 
@@ -132,6 +133,36 @@ def test_a_hang_is_blamed_on_the_host_with_the_failed_gpu():
     found = bad_host_of(hung("rank 1 on h2 does not arrive", [1], progress=3), ends, [])
     assert found is not None
     assert found.host == "h2"
+
+
+SMI_LOST = (
+    "Unable to determine the device handle for GPU1: 0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sign"),
+    [
+        ({"hung": 6.0}, "nvidia-smi did not respond, so a GPU or its driver hung"),
+        ({"value": {"problem": SMI_LOST, "devices": 2, "gpus": []}}, "a GPU fell off the bus, according to nvidia-smi"),
+        ({"value": {"problem": "", "devices": 8, "gpus": [{}] * 7}}, "only 7 of 8 GPUs responded"),
+        ({"value": {"problem": "", "devices": 8, "gpus": [{}] * 8}}, ""),
+        ({"value": {"problem": "Driver/library version mismatch", "devices": 8, "gpus": []}}, ""),
+        ({"value": None}, ""),
+        ({"value": {"problem": 3, "devices": "8", "gpus": 7}}, ""),
+        ({"error": "OSError"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_answer_of_nvidia_smi_shows_lost_gpus(outcome: dict[str, Any], sign: str):
+    assert in_answer(outcome) == sign
+
+
+def test_lost_gpus_on_several_hosts_blame_nobody():
+    ends = [end(0, 1, LAUNCH), peer()]
+    lost = {"h1": "a GPU fell off the bus", "h2": "a GPU fell off the bus"}
+    assert bad_host_of(judged(*ends), ends, [], gpus=lost) is None
+    assert bad_host_of(judged(*ends), ends, [], gpus={"h2": lost["h2"]}) == BadHost(host="h2", why=lost["h2"])
 
 
 # --- disks --------------------------------------------------------------------------------------------------------

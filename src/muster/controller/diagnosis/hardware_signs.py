@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
+from typing import Any, cast
 
 from muster.controller.diagnosis.failure_facts import Disk
 from muster.controller.diagnosis.rank_end import RankEnd
@@ -47,6 +49,9 @@ _TEXTS = (
     (re.compile(r"CUDA error: system not yet initialized"), "the fabric manager of its NVSwitch did not run"),
 )
 """Messages of CUDA and NVML that only a failed GPU or host causes."""
+
+_LOST = re.compile(r"GPU is lost|Unable to determine the device handle for|has fallen off the bus")
+"""What nvidia-smi prints about a GPU that does not answer."""
 
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
 """Not SIGABRT, which libraries use to report errors of their callers."""
@@ -109,6 +114,27 @@ def in_message(end: RankEnd) -> str:
     """The sign in what a rank said; empty if there is none."""
     said = message_of(end)
     return next((sign for pattern, sign in _TEXTS if pattern.search(said)), "")
+
+
+def in_answer(outcome: Mapping[str, Any]) -> str:
+    """The sign in the answer of a host to the probe `nvidia.gpus`; empty if there is none."""
+    if "hung" in outcome:
+        return "nvidia-smi did not respond, so a GPU or its driver hung"
+    answer: Any = outcome.get("value")
+    if not isinstance(answer, dict):
+        return ""
+    found = cast(dict[str, Any], answer)
+    problem, devices, gpus = found.get("problem"), found.get("devices"), found.get("gpus")
+    if isinstance(problem, str) and _LOST.search(problem):
+        return "a GPU fell off the bus, according to nvidia-smi"
+    seen = len(cast(list[Any], gpus)) if isinstance(gpus, list) else 0
+    return f"only {seen} of {devices} GPUs responded" if isinstance(devices, int) and 0 < seen < devices else ""
+
+
+def may_be_gpus(end: RankEnd) -> bool:
+    """Whether a rank ended as it does if its GPU, or that of another rank, has failed."""
+    said = message_of(end)
+    return not is_ordinary(end) and bool(_GPU_ERROR.search(said) or "Watchdog caught collective" in said)
 
 
 def is_ordinary(end: RankEnd) -> bool:
