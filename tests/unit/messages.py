@@ -59,6 +59,7 @@ DISK: Fields = {
 UP: Fields = {
     "t": "up",
     "protocol": VERSION,
+    "place": "boot net",
     "time": 1.0,
     "python": "/usr/bin/python3",
     "version": [3, 11],
@@ -84,7 +85,8 @@ ASK: Fields = {
 }
 
 REQUESTS: dict[str, Fields] = {
-    "ping": {"sent": 1.0},
+    "session": {"lease": 5.0, "name": "muster-1", "secret": "s", "boxed": False},
+    "ping": {"sent": 1.0, "got": 1, "clock": 2.0, "heard": 1.5},
     "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2], "imports": ["torch"]},
     "unpack": {"piece": "AA==", "last": True},
     "probe": {"probes": [{"name": "cpus", "probe": "process_limits.cpus", "limit": 3.0}], "ask": ASK},
@@ -156,7 +158,7 @@ REPLIES: dict[str, Fields] = {
 
 EVENTS: dict[str, Fields] = {
     "up": UP,
-    "pong": {"sent": 1.0, "time": 2.0},
+    "pong": {"sent": 1.0, "time": 2.0, "got": 3},
     "failed": {"error": "OSError: x", "traceback": ""},
     "unseen": {"what": "where a rank is", "why": "OSError", "traceback": ""},
     "out": {"rank": 0, "stream": 1, "text": "x\n"},

@@ -244,7 +244,7 @@ def test_an_agent_handles_every_request_and_each_has_a_reply():
     handled = ast.unparse(ast.parse((SOURCES / "agent" / "agent.py").read_text()))
     (handlers,) = re.findall(r"self\.handlers: .* = \{(.*)\}", handled)
     assert set(re.findall(r"'(\w+)': self\.", handlers)) == set(requests.REQUESTS)
-    assert {*replies.REPLIES, "ping", "bye"} == set(requests.REQUESTS)
+    assert {*replies.REPLIES, "session", "ping", "bye"} == set(requests.REQUESTS)
 
 
 def test_an_agent_handles_every_message_of_its_spawner():
@@ -305,7 +305,7 @@ def literals() -> Iterator[tuple[str, str, list[str]]]:
 
 def test_the_code_sends_only_messages_that_are_defined():
     defined: dict[str, set[str]] = {}
-    for name in ("events", "reports", "orders", "news", "hello", "local"):
+    for name in ("events", "reports", "orders", "news", "hello", "resumed", "local"):
         for kind, message in tables()[name].items():
             defined.setdefault(kind, set()).update(annotations_of(message))
     found = list(literals())

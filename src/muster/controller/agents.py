@@ -19,7 +19,7 @@ from muster.engines.engine import Launch, leaders
 from muster.errors import HostError
 from muster.plan import Plan, rank_environment
 from muster.shared.requests import RankStart
-from muster.shared.wire import HEARTBEAT
+from muster.shared.wire import HEARTBEAT, LEASE
 from muster.text import names
 
 CONNECT_LIMIT = 60.0
@@ -39,8 +39,11 @@ class Agents:
         *,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
+        lease: float = LEASE,
     ) -> None:
+        """`lease` is the number of seconds without contact after which a host is lost."""
         self.launch = launch
+        self.lease = lease
         self.on_event = on_event
         self.on_text = on_text
         self.links: list[AgentLink] = []
@@ -80,7 +83,7 @@ class Agents:
     ) -> None:
         """Start all agents concurrently; `on_failure` is called for each host that fails while others are pending."""
         specs = self.launch.agents
-        self.links = [AgentLink(spec, self._on_event, self.on_text) for spec in specs]
+        self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
         self._payload = agent_payload(job_id, self.scheduler)
@@ -94,7 +97,9 @@ class Agents:
     async def reconnect(self, name: str, limit: float) -> AgentLink:
         """Start an agent again on a host that has none; its link replaces the old one when it is up."""
         old = self.leader(name)
-        command = next(command for command in self.launch.commands if old.spec in command.agents)
+        command = self.launch.engine.launch_one(self.launch, old.spec)
+        if command is None:
+            raise HostError(name, "its agent cannot be started again without those of the other hosts")
         link = AgentLink(old.spec, self._on_event, self.on_text)
         try:
             await self.connector.connect_one(link, command, self._payload, limit)
