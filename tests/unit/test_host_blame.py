@@ -51,12 +51,12 @@ class Recovery:
 class Trial:
     """A job on h1, h2 and h3 whose attempts end as a test wants."""
 
-    def __init__(self, *, spares: int = 1, engine: str = "ssh", **options: Any) -> None:
+    def __init__(self, *, spares: int = 1, engine: str = "ssh", here: str = "", **options: Any) -> None:
         self.recovery = Recovery(spares)
         self.said: list[str] = []
         spec = RunSpec(target="train.py", **{"restarts": 3, **options})
         job = Job(id="20261116-041233-train-3f9a", spec=spec, hosts=(), carried={})
-        agents = [SimpleNamespace(name=name, host=Host(name=name)) for name in ("h1", "h2", "h3")]
+        agents = [SimpleNamespace(name=name, host=Host(name=name), here=name == here) for name in ("h1", "h2", "h3")]
         launch: Any = SimpleNamespace(name=engine, agents=agents)
         self.gpus: dict[str, str] = {}
         self.asked: list[list[str]] = []
@@ -170,6 +170,7 @@ def test_a_lost_host_is_kept_and_a_network_that_is_down_is_not():
     assert kept() == {"h2": [("lost", "no answer for 5.0 s")]}
     Trial().after((lost("h1"), lost("h2")))
     Trial().after((lost("h1", is_up=True),))
+    Trial(here="h2").after((lost("h1"),))
     assert list(kept()) == ["h2"]
 
 

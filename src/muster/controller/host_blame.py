@@ -65,6 +65,7 @@ class HostBlame:
         self._hosts = {agent.name: agent.host for agent in launch.agents}
         self._keeps = not job.spec.lab and launch.name != "local"
         """Whether later jobs can use these hosts and could choose others."""
+        self._remote = {agent.name for agent in launch.agents if not agent.here}
         self._earlier: list[Verdict] = []
         self._suspects: list[BadHost] = []
         """Hosts that were replaced because their ranks failed first twice, until it is known whether that helped."""
@@ -117,9 +118,9 @@ class HostBlame:
             self._recovery.restore(suspect.host)
 
     def _note_losses(self, attempt: Attempt) -> None:
-        """Keep losses, unless all hosts were lost at once: then it was the network of this machine."""
+        """Keep losses, unless no other host can still be reached: then it may be the network of this machine."""
         lost = {loss.host: loss.why for loss in attempt.losses if not loss.is_up}
-        if len(lost) < len(attempt.plan.placements):
+        if any(place.name in self._remote and place.name not in lost for place in attempt.plan.placements):
             for host, why in lost.items():
                 self._remember(host, "lost", why)
 
