@@ -326,3 +326,21 @@ def test_a_host_with_failed_hardware_is_not_cleared_by_a_later_failure():
 
 def test_a_job_that_succeeded_blames_nobody():
     assert blamed(end(0, 0, kernel=(FALLEN,)), end(1, 0)) is None
+
+
+# --- what the verdict says ----------------------------------------------------------------------------------------
+
+
+def test_the_verdict_reports_what_the_kernel_logged():
+    verdict = judged(end(0, 1, LAUNCH, kernel=(FALLEN,), gpus=GPUS), peer())
+    assert verdict.why == "GPU 3 fell off the bus (Xid 79) on h1, according to its kernel log"
+    assert verdict.fix == "run without h1 (--avoid-bad) and check it: muster check --deep -H h1"
+    assert judged(end(0, 1, "bad sample", kernel=(FALLEN,)), peer()).why == ""
+
+
+def test_the_verdict_reports_a_lost_gpu_and_a_failed_disk():
+    assert judged(end(0, 1, LOST), peer()).why == "a GPU of h1 fell off the bus"
+    message = "[Errno 30] Read-only file system: '/ckpt/step.pt'"
+    failed = disk(free=GB, kind="ext4", failed=True, point="/ckpt")
+    verdict = judged(end(0, 1, message, kind="OSError", disks=(failed,)), peer())
+    assert verdict.why == "the kernel made the disk of /ckpt read-only after an error on h1"
