@@ -187,6 +187,14 @@ def test_a_full_disk_that_is_not_the_one_in_the_message_blames_nobody():
     assert blamed(end(0, 1, FULL, kind="OSError", disks=(shared, tmp)), peer()) is None
 
 
+def test_the_disk_in_the_message_counts_and_not_one_whose_path_is_part_of_it():
+    cwd, shared = disk("/", "/", kind="ext4"), disk("/mnt/all/step.pt", "/mnt/all", kind="nfs4")
+    absolute = "[Errno 28] No space left on device: '/mnt/all/step.pt'"
+    relative = "[Errno 28] No space left on device: './all/step.pt'"
+    for message in (absolute, relative):
+        assert blamed(end(0, 1, message, kind="OSError", disks=(shared, cwd)), peer()) is None
+
+
 def test_a_quota_blames_nobody():
     message = "[Errno 122] Disk quota exceeded: '/ckpt/step.pt'"
     assert blamed(end(0, 1, message, kind="OSError", disks=(disk(kind="ext4"),)), peer()) is None

@@ -81,6 +81,9 @@ _NO_SPACE = re.compile(
     r"No space left on device|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
     r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
 )
+_QUOTED = re.compile(r"'([^'\n]+)'")
+"""The name of a file in an exception of Python, which may be relative."""
+
 _QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
 _READ_ONLY = re.compile(r"\[Errno 30\]|Read-only file system")
 _DISK_ERROR = re.compile(r"\[Errno (?:5|117)\]|Input/output error|Structure needs cleaning")
@@ -156,8 +159,9 @@ def of_disk(end: RankEnd) -> str:
     said = message_of(end)
     if _QUOTA.search(said):
         return ""
-    # The other disks are those of the working directory and of /tmp.
-    named = [disk for disk in end.disks if disk.path in said]
+    # The other disks are those of variables, of the working directory and of /tmp.
+    quoted = ["/" + name.lstrip("./") for name in _QUOTED.findall(said)]
+    named = [disk for disk in end.disks if disk.path.endswith(tuple(quoted))]
     if _NO_SPACE.search(said):
         full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
         return f"the disk of {full.place} was full ({size_text(full.total)})" if full else ""
