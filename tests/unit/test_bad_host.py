@@ -19,7 +19,10 @@ CONTAINED = "NVRM: Xid (PCI:0000:86:00): 94, pid=2211, name=python, Contained: S
 GSP = "NVRM: Xid (PCI:0000:3b:00): 119, pid=812, name=python, Timeout after 45s of waiting for RPC from GPU0 GSP!"
 DBE = "NVRM: Xid (PCI:0000:3b:00): 48, pid=812, DBE (double bit error) on partition 1, subpartition 0"
 REMAP = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate."
-ILLEGAL = "NVRM: Xid (PCI:0000:3b:00): 31, pid=812, name=python, Ch 00000008, MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0"
+ILLEGAL = (  # an H200 with an illegal write, on 2026-11-16
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=479, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE "
+    "GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+)
 EXCEPTION = (
     "NVRM: Xid (PCI:0000:3b:00): 13, pid=812, Graphics Exception: ESR 0x504730=0x0 0x504734=0x20 0x504728=0xc81eb60"
 )
