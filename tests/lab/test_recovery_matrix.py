@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from benchmarks.recovery import rows
 from benchmarks.recovery.matrix import CASES, Case, play
-from benchmarks.recovery.moments import Moment, begun, incomplete, stale
+from benchmarks.recovery.moments import Moment, afterlife, begun, incomplete, stale
 from benchmarks.recovery.stage import Stage
 
 in_lab = [
@@ -45,6 +46,20 @@ class TestInTheLab:
 
     def test_a_killed_ssh_connection_costs_no_rank_and_no_line_of_output(self, stage: Stage) -> None:
         rows.broken_connection(stage)
+
+    def test_a_thawed_host_that_reaches_nobody_does_not_continue_its_old_ranks(self, stage: Stage) -> None:
+        with stage.muster("--spares", "1", hosts=3) as trial:
+            trial.wait_for_start(2)
+            begin = time.time()
+            stage.lab.cut("h2")
+            stage.lab.freeze("h2")
+            trial.wait_for_recovery(begin, 90)
+            thawed = time.time()
+            stage.lab.thaw("h2")
+            trial.wait_for("nothing runs on h2", lambda: not stage.lab.processes("h2"), 30)
+            assert trial.finish() == 0, trial.words
+            assert not stale(trial.moments(), thawed=thawed)
+            assert afterlife(trial.moments(), "h2", thawed) < 1.0
 
 
 def moment(what: str, time: float, *, attempt: int = 0, rank: int = 0, world: int = 2, step: int = 0) -> Moment:
