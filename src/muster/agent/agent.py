@@ -164,7 +164,7 @@ class Agent:
         """Hold the ranks if this host slept for so long that others may have replaced them."""
         lease, now = self.session.lease, clock()
         lease.turn(now)
-        if not self.ending:
+        if not self.ending and not lease.is_over(now):  # ranks whose lease is over are killed, not continued
             self.hold.apply(lease.is_held(now))
 
     def examine(self) -> None:
