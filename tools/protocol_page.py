@@ -8,12 +8,13 @@ from muster.controller.events import HostChange
 from muster.jobs import job_messages
 from muster.jobs.job_messages import JOB_ANSWERS, JOB_REQUESTS
 from muster.shared import wire
-from muster.shared.events import EVENTS, HELLO
+from muster.shared.events import EVENTS, HELLO, RESUMED
 from muster.shared.protocol import annotations_of, kinds_of
 from muster.shared.replies import REPLIES, Refused
 from muster.shared.reports import PASSED_ON, REPORTS
-from muster.shared.requests import REQUESTS
+from muster.shared.requests import REQUESTS, RESUMING
 from muster.shared.spawner_messages import NEWS, ORDERS
+from muster.spec import LEASE_ALONE
 
 _ENVELOPE = ("t", "do", "protocol", "muster")
 """Fields that the page describes once rather than for every message."""
@@ -27,6 +28,8 @@ def tables() -> dict[str, dict[str, type]]:
         "events": {kind: message for kind, message in EVENTS.items() if kind not in PASSED_ON},
         "reports": REPORTS,
         "hello": HELLO,
+        "resuming": RESUMING,
+        "resumed": RESUMED,
         "orders": ORDERS,
         "news": NEWS,
         "local": kinds_of(HostChange),
@@ -42,6 +45,7 @@ def protocol_page() -> str:
         job_version=job_messages.VERSION,
         heartbeat=wire.HEARTBEAT,
         lease=wire.LEASE,
+        lease_alone=LEASE_ALONE,
         last_grace=wire.LAST_GRACE,
         **{name: _table(messages) for name, messages in tables().items()},
     )
@@ -114,7 +118,8 @@ optional field.
 | limit | seconds |
 |---|---|
 | interval of the controller's pings to each agent | {heartbeat:g} |
-| silence after which an agent ends its ranks, and the controller considers the host lost | {lease:g} |
+| time without contact after which a host is lost and its agent has ended its ranks, in a job with spares | {lease:g} |
+| the same in other jobs; `--lost-after` changes it | {lease_alone:g} |
 | maximum grace period of ranks once the host or controller is lost | {last_grace:g} |
 
 ## Controller to agent: requests
@@ -123,7 +128,7 @@ optional field.
 
 ## Agent to controller: replies
 
-Listed by the name of the request. `ping` is answered by the event `pong`, and `bye` is not answered.
+Listed by the name of the request. `ping` is answered by the event `pong`; `session` and `bye` are not answered.
 
 {replies}
 
@@ -138,6 +143,15 @@ The controller itself adds one event about a connection:
 An agent that dials back first identifies itself:
 
 {hello}
+
+If a connection breaks, both continue over another one. Each side counts the lines it has received and keeps the lines
+it has sent until the other side has them. The agent then sends
+
+{resumed}
+
+and the controller answers a challenge with
+
+{resuming}
 
 ## Rank to agent: reports
 

@@ -115,3 +115,10 @@ def cut(text: str, width: int) -> str:
 def printable(text: str) -> str:
     """The text with each nonprintable character, which could move the cursor, replaced by a space."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+def printable_lines(text: str) -> str:
+    """The same for a text of several lines, whose line ends and tabs are kept."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else " " for letter in text)

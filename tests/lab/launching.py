@@ -187,7 +187,7 @@ def alone_with_the_memory_killer() -> Generator[None]:
 
 def without_silence(said: str) -> str:
     """What Muster said, but for a host that was not heard of for 1.5 s: on a busy machine that happens to all."""
-    return re.sub(r"^muster: \S+ (has been silent for \S+ s|is back)\n", "", said, flags=re.MULTILINE)
+    return re.sub(r"^muster: \S+ (has been silent for \S+ s|is back after .*)\n", "", said, flags=re.MULTILINE)
 
 
 def alive(lab: Lab, hosts: Iterable[str]) -> dict[str, list[str]]:

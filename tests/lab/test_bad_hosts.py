@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,17 +18,21 @@ SCRIPT = """\
 import os, signal, socket, sys, time
 mode, host, rank = sys.argv[1], socket.gethostname(), int(os.environ["RANK"])
 attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
-crash = [signal.SIGSEGV, signal.SIGILL, signal.SIGSEGV]
 if mode == "save":
     open("/tmp/step.bin", "wb").write(bytes(1 << 20))
 if mode == "gpu" and host == "h2":
     with open("/dev/kmsg", "a") as log:
         log.write("3,9,9,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', GPU has fallen off the bus.\\n")
     raise RuntimeError("CUDA error: unspecified launch failure")
-if mode == "crash" and host == "h2" or mode == "bug" and rank == 1 and attempt < 3:
-    os.kill(os.getpid(), crash[attempt % 3])
+if mode == "crash" and host == "h2" or mode == "bug" and rank == 1:
+    os.kill(os.getpid(), signal.SIGSEGV)
 if mode == "rank0" and rank == 0 and attempt < 2:
     raise ValueError(f"bad sample {attempt}")
+if mode == "write" and host == "h2":
+    open(sys.argv[2], "w").write("x")
+if mode == "write" and host != "h2" and attempt == 0:
+    time.sleep(2)
+    raise RuntimeError("nobody came")
 print("rank", rank, "is done on", host, flush=True)
 """
 
@@ -130,8 +135,10 @@ def test_a_host_whose_ranks_crash_twice_is_replaced_and_known_when_that_helped(s
 
 def test_a_host_is_not_to_blame_if_the_rank_crashes_on_its_replacement_too(site: Site):
     done = site.muster(*OPTIONS, "h1,h2,h3", "job.py", "bug")
-    assert done.code == 0, done.said
+    assert done.code == 128 + 11, done.said
     assert "h2 is not to blame, because the same failure happened on h3" in done.err
+    assert "the restart failed at the same place without any progress" in done.err
+    assert done.err.count("failed first,") == 3, done.said
     again = site.muster("--no-zygote", "--no-check", "-H", "h1,h2,h3", "job.py", "save")
     assert "--avoid-bad" not in again.err, again.said
 
@@ -141,3 +148,43 @@ def test_a_script_that_fails_on_rank_0_does_not_blame_the_first_host(site: Site)
     assert done.code == 0, done.said
     assert "no more ranks" not in done.err, done.said
     assert where(done)["0"] == "h1"
+
+
+@pytest.fixture
+def disk(shared: Path) -> Iterator[Path]:
+    """A disk of its own, in a file, that all hosts of the module see."""
+    image, point = shared / "image", shared / "disk"
+    point.mkdir()
+    made = f"truncate -s 8M {image} && mkfs.ext4 -q -F {image} && mount -o loop,errors=remount-ro {image} {point}"
+    if subprocess.run(["sh", "-c", made], timeout=30, capture_output=True).returncode != 0:
+        pytest.skip("no loop devices here")
+    yield point
+    subprocess.run(["umount", str(point)], timeout=30, check=True)
+
+
+@pytest.fixture
+def site_with_disk(disk: Path, shared: Path) -> Iterator[Site]:
+    with Lab(3, bind=(shared,)) as lab:
+        yield Site(lab, shared, shared / "history-disk")
+
+
+def test_a_host_whose_disk_failed_or_blocks_its_processes_is_replaced(site_with_disk: Site, disk: Path):
+    site = site_with_disk
+    subprocess.run(["fsfreeze", "--freeze", str(disk)], timeout=30, check=True)
+    try:
+        frozen = site.muster(*OPTIONS, "h1,h2,h3", "job.py", "write", str(disk / "x"))
+    finally:
+        subprocess.run(["fsfreeze", "--unfreeze", str(disk)], timeout=30, check=True)
+    assert frozen.code == 0, frozen.said
+    assert "h2: could not kill process" in frozen.err
+    assert where(frozen) == {"0": "h1", "1": "h3"}
+
+    source = subprocess.run(["findmnt", "-no", "SOURCE", str(disk)], timeout=30, capture_output=True, text=True)
+    Path(f"/sys/fs/ext4/{Path(source.stdout.strip()).name}/trigger_fs_error").write_text("1")
+    failed = site.muster(*OPTIONS, "h1,h2,h3", "job.py", "write", str(disk / "y"))
+    assert failed.code == 0, failed.said
+    assert "muster: h2: a process was blocked in the kernel (disk or driver)" in failed.err
+    assert (
+        f"h2 runs no more ranks of this job: the kernel made the disk of {disk} read-only after an error" in failed.err
+    )
+    assert f"the kernel made the disk of {disk} read-only after an error on h2" in failed.err

@@ -22,7 +22,7 @@ from tests.unit.sample_job import BEGIN, HOSTILE, ended, job, rank_of, write_fol
 from waiting import end, ending, wait_until
 
 from muster.dashboard.address import address, new_token
-from muster.jobs.state import AttemptState, HostState, JobState
+from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, JobState
 
 pytestmark = pytest.mark.skipif(PROGRAM is None, reason="there is no Chromium: apt-get install chromium-headless-shell")
 
@@ -536,7 +536,18 @@ def recovered() -> JobState:
         HostState(name="gpu03", state="lost", why="no message for 5.0 s"),
         HostState(name="gpu04", state="up", role="spare"),
     )
-    here: dict[str, Any] = {"host": socket.gethostname(), "controller": 2**30, "controller_birth": "gone"}
+    changes = (
+        HostChangeState(time=BEGIN + 30, host="gpu04", state="lost", why="no message for 5.0 s"),
+        HostChangeState(time=BEGIN + 50, host="gpu04", state="up"),
+        HostChangeState(time=BEGIN + 60, host="gpu03", state="lost", why=HOSTILE),
+    )
+    here: dict[str, Any] = {
+        "failures": (Failure(attempt=0, time=BEGIN + 30, sentence="lost gpu04: no message for 5.0 s"),),
+        "host_changes": changes,
+        "host": socket.gethostname(),
+        "controller": 2**30,
+        "controller_birth": "gone",
+    }
     return replace(state, hosts=hosts, attempts=attempts, attempt=2, host_losses=2, **here)
 
 
@@ -564,6 +575,11 @@ def test_hosts_say_what_they_are_for_and_attempts_what_ended_them(browser: Brows
             ["12 on 3 hosts", f"lost gpu03: {HOSTILE}", "6.1 s"],
             ["12 on 3 hosts", "lost gpu04: no message for 5.0 s", "5.6 s, gpu02 replaced gpu04"],
         ]
+        assert browser.text("#failures") == ""  # the job has recovered from it
+        assert browser.text("#older summary") == "1 earlier finding"
+        assert "lost gpu04" in browser.js("document.querySelector('#older .failure').textContent")
+        happened = browser.js("[...document.querySelectorAll('#host-changes li')].map(item => item.innerText.slice(9))")
+        assert happened == [f"gpu03 is lost: {HOSTILE}", "gpu04 is back", "gpu04 is lost: no message for 5.0 s"]
         assert browser.text("#attempts-words") == "last recovery: 6.1 s, longest: 6.1 s"
         ran, gap = browser.js("['.ran', '.gap'].map(s => document.querySelectorAll(`#attempt-bar ${s}`).length)")
         assert (ran, gap) == (3, 2)

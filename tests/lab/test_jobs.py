@@ -129,8 +129,8 @@ def test_a_job_that_recovered_twice_lists_its_attempts_on_the_screen_in_show_and
     done = user.muster("run", "--restarts", "5", "--grace", "1", "--nproc", "2", "twice_lost.py", timeout=150)
     assert done.code == 0, done.said
     shown = user.muster("show").out
-    row = r"^  {}  +\d\d:\d\d:\d\d  +[\d.]+ s  +2  +\S+  +{}  +{}$"
-    for said in (done.err, shown):
+    for said, label, begin, hosts in ((done.err, "muster: ", "", ""), (shown, "", r"[\d:]+  +", r"\S+  +")):
+        row = rf"^{label}" + r"  {}  +" + begin + r"[\d.]+ s  +2  +" + hosts + "{}  +{}$"
         for number in (0, 1):
             why = rf"rank 1 on \S+ failed first: ValueError: number {number} \(twice_lost.py:\d+\)"
             assert re.search(row.format(number, r"[\d.]+ s", why), said, re.MULTILINE), said
@@ -209,7 +209,8 @@ def test_what_fails_before_the_ranks_start_is_reported_by_the_command_itself(
 @pytest.mark.parametrize("way", ["Ctrl-C", "muster stop"])
 def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None:
     path = user.path_with_ssh("exec sleep 60")  # a host that does not answer
-    terminal = user.terminal(MUSTER, "run", "--detach", *FAST, "-H", "far", "loop.py", "1", PATH=path)
+    argv = ("--detach", "--controller", "local", *FAST, "-H", "far", "loop.py", "1")
+    terminal = user.terminal(MUSTER, "run", *argv, PATH=path)
     terminal.wait_for("connecting to far")
     (job,) = user.jobs().values()
     assert (job["status"], job["hosts"][0]["state"]) == ("waiting for hosts", "connecting")
@@ -226,11 +227,14 @@ def test_a_machine_that_ends_what_its_users_leave_behind_is_known():
     assert [kills_user_processes(texts) for texts in ([], [default], [default, yes], [yes, no])] == [0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("moment", ["connecting to far", "is running in the background"])
-def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str) -> None:
+@pytest.mark.parametrize(
+    ("moment", "controller"), [("connecting to far", "local"), ("is running in the background", "far")]
+)
+def test_a_detached_job_survives_the_end_of_its_session(user: User, moment: str, controller: str) -> None:
     path = user.path_with_ssh('sleep 1; for last; do :; done; exec sh -c "$last"')
     with OnTerminal(["/bin/sh"], user.folder, {**user.env, "PS1": "$ ", "PATH": path}) as shell:
-        shell.type(f"{MUSTER} run --detach --no-zygote --no-check -H far:1 loop.py 100000\n")
+        options = f"--detach --controller {controller} --no-zygote --no-check -H far:1"
+        shell.type(f"{MUSTER} run {options} loop.py 100000\n")
         shell.wait_for(moment)
         shell.process.kill()  # the leader of the session: the kernel hangs the terminal up
     ((job_id, job),) = user.jobs().items()

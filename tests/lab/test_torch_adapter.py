@@ -47,6 +47,19 @@ for function, peer in ((dist.recv, "src"), (dist.irecv, "src"), (dist.send, "dst
 assert "torch._dynamo.convert_frame" not in sys.modules  # the lines of calls would have had torch import its compiler
 dist.destroy_process_group()
 
+import io, tempfile
+saves = [0]
+torch_adapter.count_saves(saves)
+with tempfile.TemporaryDirectory() as folder:
+    torch.save({"a": torch.ones(2)}, os.path.join(folder, "a.pt"))
+    assert saves == [1], saves
+    with open(os.path.join(folder, "b.pt"), "wb") as file:
+        torch.save({"b": torch.ones(2)}, file)
+    assert saves == [2], saves
+    torch.save({}, io.BytesIO())  # not a checkpoint
+    assert saves == [2], saves
+    assert torch.load(os.path.join(folder, "a.pt"))["a"].sum() == 2
+
 before = torch.initial_seed()
 torch_adapter.reseed()
 assert torch.initial_seed() != before

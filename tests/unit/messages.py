@@ -46,10 +46,20 @@ USE: Fields = {
     "quota": None,
     "neighbor": {"pid": 7, "name": "stress", "cpu": 0.9, "on": 3},
 }
-DISK: Fields = {"path": "/a/b", "folder": "/a", "free": 1, "total": 2, "inodes": None, "kind": "ext4", "failed": False}
+DISK: Fields = {
+    "path": "/a/b",
+    "folder": "/a",
+    "free": 1,
+    "total": 2,
+    "inodes": None,
+    "kind": "ext4",
+    "point": "/",
+    "failed": False,
+}
 UP: Fields = {
     "t": "up",
     "protocol": VERSION,
+    "place": "boot net",
     "time": 1.0,
     "python": "/usr/bin/python3",
     "version": [3, 11],
@@ -75,7 +85,8 @@ ASK: Fields = {
 }
 
 REQUESTS: dict[str, Fields] = {
-    "ping": {"sent": 1.0},
+    "session": {"lease": 5.0, "name": "muster-1", "secret": "s", "boxed": False},
+    "ping": {"sent": 1.0, "got": 1, "clock": 2.0, "heard": 1.5},
     "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2], "imports": ["torch"]},
     "unpack": {"piece": "AA==", "last": True},
     "probe": {"probes": [{"name": "cpus", "probe": "process_limits.cpus", "limit": 3.0}], "ask": ASK},
@@ -96,6 +107,8 @@ REQUESTS: dict[str, Fields] = {
     "call": {"piece": "AA==", "last": False},
     "start": {"ranks": [{"rank": 0, "env": {"RANK": "0"}}], "leader": True, "store": False, "fed": None},
     "signal": {"number": 10},
+    "notices": {"command": "aws", "sigterm": True},
+    "deadline": {"time": 1.5, "signal": 10},
     "stacks": {"deep": True},
     "examine": {"ranks": [0], "seconds": 1.5},
     "stop": {"grace": 5.0, "interrupt": False},
@@ -117,6 +130,8 @@ REPLIES: dict[str, Fields] = {
     "call": {"problem": ""},
     "start": {"problem": ""},
     "signal": {},
+    "notices": {},
+    "deadline": {"ranks": [0, 1], "unheard": [1]},
     "stacks": {
         "ranks": {
             "0": {
@@ -143,7 +158,7 @@ REPLIES: dict[str, Fields] = {
 
 EVENTS: dict[str, Fields] = {
     "up": UP,
-    "pong": {"sent": 1.0, "time": 2.0},
+    "pong": {"sent": 1.0, "time": 2.0, "got": 3},
     "failed": {"error": "OSError: x", "traceback": ""},
     "unseen": {"what": "where a rank is", "why": "OSError", "traceback": ""},
     "out": {"rank": 0, "stream": 1, "text": "x\n"},
@@ -165,6 +180,7 @@ EVENTS: dict[str, Fields] = {
         },
     },
     "signal": {"number": 15, "ranks": [0]},
+    "notice": {"left": 30.0, "why": "SIGTERM"},
     "broken": {},
     "storeless": {"pid": 3, "status": -9},
     "gauges": {
@@ -202,6 +218,7 @@ REPORTS: dict[str, Fields] = {
         "done": 2,
         "first": True,
         "waiting": None,
+        "saves": 1,
         **{name: SELF_REPORT[name] for name in ("groups", "moved")},
     },
     "arrivals": {"at": 1.0, "groups": {"0": [[1, 0.5], [2, 0.25, 0.1]]}, "steps": [[1, 0.5, 0.25]]},

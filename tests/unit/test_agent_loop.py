@@ -15,6 +15,7 @@ import pytest
 from waiting import ending
 
 from muster.agent.agent import Agent
+from muster.agent.channel import Pipes
 from muster.agent.slow_rank_probe import NOTHING
 
 pytestmark = [
@@ -31,8 +32,7 @@ class Talk:
         self.near.settimeout(30)
         self.lines = self.near.makefile("r")
         self.far = far
-        channel: Any = SimpleNamespace(input=far.fileno(), output=far.fileno(), write=far.send)
-        self.agent = Agent(channel, {"job": "j", "scheduler": ""}, 1024)
+        self.agent = Agent(Pipes(far.fileno(), far.fileno()), {"job": "j", "scheduler": ""}, 1024)
 
     def hear(self) -> dict[str, Any]:
         return json.loads(self.lines.readline())

@@ -188,9 +188,9 @@ def test_a_disk_that_is_read_only_on_purpose_blames_nobody(kind: str, failed: bo
 
 def test_an_io_error_of_a_file_on_a_local_disk_blames_its_host():
     message = "[Errno 5] Input/output error: '/data/train.bin'"
-    local = disk("/data/train.bin", "/data/train.bin", free=GB, kind="xfs")
+    local = disk("/data/train.bin", "/data/train.bin", free=GB, kind="xfs", point="/data")
     found = blamed(end(0, 1, message, kind="OSError", disks=(local,)), peer())
-    assert found == BadHost(host="h1", why="the disk of /data/train.bin had I/O errors")
+    assert found == BadHost(host="h1", why="the disk of /data had I/O errors")
     assert blamed(end(0, 1, message, kind="OSError", disks=(replace(local, kind="nfs4"),)), peer()) is None
     of_terminal = "[Errno 5] Input/output error"
     assert blamed(end(0, 1, of_terminal, kind="OSError", disks=(local,)), peer()) is None
@@ -202,6 +202,12 @@ def test_an_io_error_of_a_file_on_a_local_disk_blames_its_host():
 def test_a_process_that_one_host_cannot_end_blames_that_host():
     found = blamed(end(0, 1, "bad sample", kind="ValueError"), peer(), stuck=["h2"])
     assert found == BadHost(host="h2", why="a process was blocked in the kernel (disk or driver)")
+
+
+def test_a_rank_that_did_not_end_blames_its_host():
+    found = blamed(end(0, 1, "bad sample", kind="ValueError"), stuck=["h2"])
+    assert found is not None
+    assert found.host == "h2"
 
 
 def test_processes_that_no_host_can_end_wait_for_a_file_server():
@@ -241,8 +247,9 @@ def test_an_exception_that_moves_between_the_ranks_of_a_host_blames_nobody():
     assert blamed(end(1, 1, "bad sample", host="h1", done=70), peer(2), earlier=[before]) is None
 
 
-def test_a_crash_that_returns_at_the_same_place_is_the_scripts():
+def test_a_crash_that_returns_at_the_same_place_is_the_scripts_unless_it_is_at_the_start():
     assert blamed(segfault(done=7), peer(), earlier=[judged(segfault(done=7), peer())]) is None
+    assert blamed(segfault(done=0), peer(), earlier=[judged(segfault(done=0), peer())]) is not None
 
 
 @pytest.mark.parametrize("status", [-signal.SIGKILL, -signal.SIGTERM, -signal.SIGABRT])

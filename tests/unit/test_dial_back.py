@@ -154,7 +154,7 @@ def test_an_agent_that_dies_is_noticed_at_once(tmp_path: Path):
         # asyncio would wait 30 s for the goodbye of TLS
         await wait_until_async("the loss of the link", lambda: links[0].lost, 20)
         assert links[0].lost is not None
-        assert "connection lost" in links[0].lost.message
+        assert "its agent died" in links[0].lost.message
 
     connected(launch(as_seat("a"), keys=("a",)), tmp_path, use)
 
@@ -242,8 +242,8 @@ def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path)
 
     async def use(connector: DialedConnector, links: list[AgentLink]) -> None:
         hello = {"t": "hello", "token": connector._token, "key": "a", "host": "far", "protocol": VERSION}
-        assert connector.admit(json.dumps(hello).encode()) is None
-        assert connector.admit(json.dumps({**hello, "protocol": 99}).encode()) is None
+        assert connector.admit(json.dumps(hello).encode())[0] is None
+        assert connector.admit(json.dumps({**hello, "protocol": 99}).encode())[0] is None
 
     said = connected(launch(as_seat("a"), keys=("a",)), tmp_path, use)
     assert said == [

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from muster.controller.host_pool import Member, Seating, Shortage, first_seats, next_seating, spares_of
+from muster.controller.host_pool import Member, Seating, Shortage, first_seats, next_seating, spares_of, what_changes
+from muster.hosts import parse_hosts
+from muster.plan import Plan, make_plan
 
 HOSTS = [Member(name=name, slots=2) for name in ("a", "b", "c", "d")]
 
@@ -66,3 +68,19 @@ def test_a_retired_host_runs_no_ranks_although_its_agent_is_up() -> None:
     found = next_seating(members, whole, whole=whole)
     assert isinstance(found, Seating)
     assert [seat.host for seat in found.seats] == ["d", "b", "c"]
+
+
+def plan(*hosts: str) -> Plan:
+    return make_plan("job", parse_hosts(",".join(hosts)), threads=[0] * len(hosts), restarts=0, user_env={})
+
+
+def test_a_restart_says_which_spare_replaces_which_ranks() -> None:
+    changes = what_changes([("b", "d")], plan("a:2", "b:2", "c:2"), plan("a:2", "d:2", "c:2"), None)
+    assert changes == "spare d replaces b (ranks 2, 3)"
+
+
+def test_a_restart_says_how_the_world_shrinks_and_grows() -> None:
+    whole, small = plan("a:2", "b:2"), plan("a:2")
+    assert what_changes([], whole, small, 1) == "1 host left, world size 4 -> 2 (--min-hosts 1)"
+    assert what_changes([], small, whole, 1) == "2 hosts again, world size 2 -> 4"
+    assert what_changes([], whole, whole, 1) == ""

@@ -20,7 +20,7 @@ from sample_status import make_status
 from waiting import wait_until
 
 from muster.controller.monitor.job_server import MOST_CLIENTS, JobServer
-from muster.errors import HostError, MusterError
+from muster.errors import HostError, MusterError, UsageError
 from muster.jobs import job_client
 from muster.jobs.location import address
 from muster.jobs.state import Report
@@ -55,7 +55,12 @@ class OpenDoor:
         self._over = asyncio.Event()
         try:
             async with JobServer(
-                self.folder, self.status, self.screen, stop=self.asked_to_stop.append, take_stacks=self._take_stacks
+                self.folder,
+                self.status,
+                self.screen,
+                stop=self.asked_to_stop.append,
+                drain=self._drain,
+                take_stacks=self._take_stacks,
             ):
                 self._open.set()
                 await self._over.wait()
@@ -64,6 +69,11 @@ class OpenDoor:
                 self.status.ended(7, "")
         except MusterError:
             pass
+
+    def _drain(self, host: str, left: float | None) -> str:
+        if host != "b":
+            raise UsageError(f"host {host} is not in job j", hint="its hosts are a, b")
+        return f"{host} has {left} s left"
 
     async def _take_stacks(self) -> Report:
         report = Report(kind="stacks", time=1.0, sentence="stack traces of 2 ranks: stacks-1.txt", stacks={0: "x"})
@@ -269,3 +279,19 @@ def test_a_controller_that_is_busy_is_not_waited_for_longer_than_allowed(door: O
     with pytest.raises(job_client.NoAnswer):  # well before it is released, and then would answer
         job_client.state(door.folder, limit=0.3)
     door.release()
+
+
+def test_a_request_to_drain_is_answered_with_what_happens(door: OpenDoor):
+    assert job_client.drain(door.folder, "b", 30.0) == "b has 30.0 s left"
+
+
+def test_a_request_to_drain_a_strange_host_gets_its_error_and_hint(door: OpenDoor):
+    with pytest.raises(UsageError, match="host x is not in job j") as caught:
+        job_client.drain(door.folder, "x", None)
+    assert caught.value.hint == "its hosts are a, b"
+
+
+@pytest.mark.parametrize("left", [-1.0, float("nan"), float("inf")])
+def test_a_request_to_drain_in_an_impossible_time_is_refused(door: OpenDoor, left: float):
+    with pytest.raises(UsageError, match="must be at least 0 s"):
+        job_client.drain(door.folder, "b", left)

@@ -205,6 +205,12 @@ def test_a_host_that_returns_is_a_spare_when_the_next_attempt_begins():
     status.set_host("h2", phase="up")
     status.attempt_begins(1, plan_of(status, "h2:2"), {})
     assert hosts_of(status) == {"h1": ("up", "spare", ""), "h2": ("up", "ranks", "")}
+    changes = [(change.host, change.state, change.why) for change in status.state().host_changes]
+    assert changes == [("h1", "lost", "power failure"), ("h1", "up", "")]
+    for _ in range(500):
+        status.set_host("h1", phase="lost")
+        status.set_host("h1", phase="up")
+    assert len(status.state().host_changes) == 200
 
 
 def test_a_host_that_was_never_reached_is_lost_when_the_job_begins_without_it():
@@ -280,6 +286,9 @@ def test_of_very_many_attempts_the_newest_are_kept():
         status.attempt_lost("rank 0 failed")
         status.attempt_begins(number, plan_of(status, "h1:2"), {})
     assert [attempt.number for attempt in status.state().attempts] == list(range(800, 1000))
+    many = [f"gpu{number}" for number in range(400)]
+    status.attempt_begins(1000, plan_of(status, *[f"{name}:1" for name in many]), {})
+    assert [attempt.number for attempt in status.state().attempts] == list(range(976, 1001))
 
 
 def test_the_history_has_what_each_host_used(monkeypatch: pytest.MonkeyPatch):

@@ -14,7 +14,7 @@ import pytest
 from kept_jobs import keep, state_of
 
 from muster.cli import main
-from muster.jobs.state import AttemptState, Failure, HostState, RankState, Report
+from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, RankState, Report
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -164,6 +164,7 @@ def test_what_a_job_directory_contains_cannot_move_the_cursor(phase: str, capfd:
         "stopped_by": ESCAPE,
         "hosts": (HostState(name=ESCAPE), HostState(name=ESCAPE, state="lost", why=ESCAPE)),
         "attempts": (attempt, attempt),
+        "host_changes": (HostChangeState(time=1.0, host=ESCAPE, state="lost", why=ESCAPE),),
         "ranks": (RankState(rank=0, host=ESCAPE, local_rank=0, place=ESCAPE),),
         "reports": (Report(kind="hang", time=1.0, sentence=ESCAPE, detail=ESCAPE, ranks=(0,), stacks={0: ESCAPE}),),
         "failures": (failure,),

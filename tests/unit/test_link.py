@@ -36,7 +36,9 @@ for line in sys.stdin:
     if order["do"] == "ping":
         pings += 1
         time.sleep({delays}[min(pings, len({delays})) - 1])
-        say(t="pong", sent=order["sent"], time=time.time() + {offset})
+        say(t="pong", sent=order["sent"], time=time.time() + {offset}, got=0)
+    elif order["do"] == "session":
+        pass
     elif order["do"] == "bye":
         break
     else:

@@ -17,7 +17,7 @@ from muster.shared.wire import GREETING, encode
 def pong(offset: float, *, way: float) -> dict[str, Any]:
     """The answer to a ping that took `way` seconds there and back, from a clock that is off."""
     now = time.time()
-    return {"t": "pong", "sent": now - way, "time": now - way / 2 + offset}
+    return {"t": "pong", "sent": now - way, "time": now - way / 2 + offset, "got": 0}
 
 
 def offsets_after(*answers: tuple[float, float]) -> list[float]:

@@ -208,17 +208,17 @@ broken
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        ("/ckpt/a.pt", ("ext4", False)),
-        ("/tmp/a", ("tmpfs", False)),
-        ("/tmpfile", ("ext4", False)),
-        ("/home/me", ("nfs4", False)),
-        ("/home/me/data/x", ("fuse.sshfs", False)),
-        ("/scratch", ("xfs", True)),
-        ("/local disk/x", ("ext4", True)),
-        ("/archive/x", ("ext4", False)),
+        ("/ckpt/a.pt", ("ext4", "/", False)),
+        ("/tmp/a", ("tmpfs", "/tmp", False)),
+        ("/tmpfile", ("ext4", "/", False)),
+        ("/home/me", ("nfs4", "/home", False)),
+        ("/home/me/data/x", ("fuse.sshfs", "/home/me/data", False)),
+        ("/scratch", ("xfs", "/scratch", True)),
+        ("/local disk/x", ("ext4", "/local disk", True)),
+        ("/archive/x", ("ext4", "/archive", False)),
     ],
 )
 def test_the_type_of_a_file_system_is_found_and_whether_the_kernel_made_it_read_only(
-    path: str, expected: tuple[str, bool]
+    path: str, expected: tuple[str, str, bool]
 ):
     assert post_mortem._file_system(path, MOUNTS) == expected

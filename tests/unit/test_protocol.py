@@ -17,6 +17,7 @@ from tools.protocol_page import tables
 from muster.agent.agent import Agent
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.host_events import HostEvents
 from muster.controller.links.link import AgentLink
@@ -243,7 +244,7 @@ def test_an_agent_handles_every_request_and_each_has_a_reply():
     handled = ast.unparse(ast.parse((SOURCES / "agent" / "agent.py").read_text()))
     (handlers,) = re.findall(r"self\.handlers: .* = \{(.*)\}", handled)
     assert set(re.findall(r"'(\w+)': self\.", handlers)) == set(requests.REQUESTS)
-    assert {*replies.REPLIES, "ping", "bye"} == set(requests.REQUESTS)
+    assert {*replies.REPLIES, "session", "ping", "bye"} == set(requests.REQUESTS)
 
 
 def test_an_agent_handles_every_message_of_its_spawner():
@@ -261,7 +262,10 @@ def test_somebody_subscribes_to_every_event():
         monitor.subscribe(stream, "")
         straggler.subscribe(stream, "")
         attempt.subscribe(stream)
-        HostEvents(Agents.__new__(Agents), stream, print, lambda host, why: None)
+        agents = Agents.__new__(Agents)
+        recovery: Any = None
+        HostEvents(agents, stream, print, lambda host, why: None)
+        Drain(status.job.spec, agents, status, recovery, stream, print)
         return {*stream._handlers, *link._own}
 
     assert asyncio.run(subscribed()) == {*events.EVENTS, *tables()["local"]}
@@ -301,7 +305,7 @@ def literals() -> Iterator[tuple[str, str, list[str]]]:
 
 def test_the_code_sends_only_messages_that_are_defined():
     defined: dict[str, set[str]] = {}
-    for name in ("events", "reports", "orders", "news", "hello", "local"):
+    for name in ("events", "reports", "orders", "news", "hello", "resumed", "local"):
         for kind, message in tables()[name].items():
             defined.setdefault(kind, set()).update(annotations_of(message))
     found = list(literals())

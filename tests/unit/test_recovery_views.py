@@ -7,6 +7,7 @@ import json
 import tempfile
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from sample_status import make_status
 
 from muster.cli import main
 from muster.controller.summary import show_attempts
-from muster.jobs.attempts_text import attempt_rows, took
+from muster.jobs.attempts_text import attempt_rows, short_reason, took
 from muster.jobs.hosts_text import places, where
 from muster.jobs.job_folders import KeptJob, read_job
-from muster.jobs.ps_text import status
+from muster.jobs.ps_text import reason, status
 from muster.jobs.show_text import show
-from muster.jobs.state import AttemptState, HostState, JobState, RankState, from_data
+from muster.jobs.state import AttemptState, HostChangeState, HostState, JobState, RankState, from_data
 from muster.jobs.top_view import frame
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -93,6 +94,14 @@ def test_a_job_between_two_attempts_is_recovering():
     assert status(job(phase="stopping"), NOW) == "stopping"
 
 
+def test_show_says_what_a_job_that_recovers_waits_for():
+    lost = (RankState(rank=0, host="b", local_rank=0, state="lost", step_rate=0.0),)
+    waiting = job(phase="preparing", attempts=ATTEMPTS[:1], ranks=lost, sentence="waiting for b to return")
+    assert "recovering: waiting for b to return" in show(waiting, NOW, None, [])
+    assert reason(waiting) == "waiting for b to return"
+    assert "recovering" in show(job(phase="preparing", attempts=ATTEMPTS[:1], ranks=lost), NOW, None, [])
+
+
 def test_show_lists_hosts_with_their_use_and_why_they_are_missing_and_every_attempt():
     lines = show(job(), NOW, None, [])
     assert "  Where: 6 ranks on 3 hosts + 1 spare, 1 lost (b), 1 draining (d) (ssh): a, d, c; spare: e" in lines
@@ -113,6 +122,27 @@ def test_show_lists_hosts_with_their_use_and_why_they_are_missing_and_every_atte
     timeline = lines[lines.index("Timeline:") :]
     assert any(line.endswith(f"attempt 0 ended: {LOSS}") for line in timeline)
     assert any(line.endswith("6 ranks on 3 hosts, d replaced b, recovery took 5.6 s") for line in timeline)
+
+
+def test_the_timeline_has_hosts_that_were_lost_and_returned_but_no_loss_twice():
+    changes = tuple(
+        HostChangeState(time=NOW - 60 + at, host=host, state=phase, why=why)
+        for at, (host, phase, why) in enumerate(
+            [
+                ("b", "lost", "power"),
+                ("e", "lost", "its cable was cut"),
+                ("e", "up", ""),
+                ("d", "draining", "spot notice"),
+            ]
+        )
+    )
+    attempts = (replace(ATTEMPTS[0], lost_to="host b is lost: power"), ATTEMPTS[1])
+    lines = show(job(attempts=attempts, host_changes=changes), NOW, None, [])
+    timeline = [line[12:] for line in lines[lines.index("Timeline:") + 1 :] if line.startswith("  ")]
+    assert timeline[1] == "attempt 0 ended: host b is lost: power"
+    assert timeline[3:] == ["e is lost: its cable was cut", "e is back", "d is draining: spot notice"]
+    shown = KeptJob(id="x", folder=Path("/none"), state=state(host_changes=changes), life="alive")
+    assert frame(shown, width=80, height=40, now=NOW, color=False)[-1].endswith(" d is draining: spot notice")
 
 
 def test_show_has_no_such_tables_for_a_job_that_lost_nothing():
@@ -152,6 +182,18 @@ def test_durations_have_two_digits(seconds: float, text: str):
     assert took(7500) == "2 h 5 min"
 
 
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("host b is lost: no message from it for 5 s; it is down or hung", "lost b: no message from it for 5 s"),
+        ("rank 1 on b failed first, 3.1 s after the start: KeyError", "rank 1 on b failed first: KeyError"),
+        ("out of memory; lower the batch size\nmore", "out of memory; lower the batch size"),
+    ],
+)
+def test_what_ended_an_attempt_is_short(reason: str, text: str):
+    assert short_reason(reason) == text
+
+
 def test_top_shows_what_hosts_are_for_and_the_last_recovery():
     shown = KeptJob(id="x", folder=Path("/none"), state=state(), life="alive")
     lines = frame(shown, width=100, height=40, now=NOW, color=False)
@@ -165,7 +207,7 @@ def test_top_shows_what_hosts_are_for_and_the_last_recovery():
 
 def test_the_state_of_an_older_muster_is_shown_as_before():
     old = json.loads(json.dumps(state().as_data()))
-    del old["attempts"], old["host_losses"]
+    del old["attempts"], old["host_losses"], old["host_changes"]
     for host in old["hosts"]:
         del host["role"], host["why"], host["deadline"]
         host["state"] = "up"
@@ -194,6 +236,7 @@ def test_no_name_of_a_host_or_a_spare_can_move_the_cursor():
         {"attempts": [{**vars(ATTEMPTS[0]), "slots": ["x"]}]},
         {"attempts": {"0": 1}},
         {"host_losses": "many"},
+        {"host_changes": [{"host": "a", "state": "up"}]},
         {"hosts": [{"name": "a", "state": "asleep"}]},
         {"hosts": [{"name": "a", "role": "king"}]},
         {"hosts": [{"name": "a", "deadline": "soon"}]},
@@ -243,7 +286,7 @@ def summary(attempts: int, *, quiet: bool = False) -> list[str]:
 def test_a_job_with_several_attempts_ends_with_a_table_of_them():
     title, heads, first, second = summary(2)
     assert title == "muster: 2 attempts:"
-    assert heads.split()[-2:] == ["ENDED", "BY"]
+    assert heads.split() == ["muster:", "ATTEMPT", "RAN", "RANKS", "RECOVERY", "ENDED", "BY"]
     assert first.endswith(LOSS)
     assert second.endswith("exit code 0")
     assert summary(1) == summary(3, quiet=True) == []

@@ -127,8 +127,8 @@ def settled(ends: list[RankEnd], *, warned: bool, requeue: SlurmRequeue, losses:
         status = SimpleNamespace(job=SimpleNamespace(spec=SimpleNamespace(grace=5.0)), attempt_lost=lambda why: None)
         watch = RequeueWatch(requeue, Path("/nowhere"), Screen(streams={1: None, 2: None}), cast("Any", status))
         if warned:
-            assert "they have 105 s to save and exit" in watch.on_signal(signal.SIGUSR1, lambda: None)
-        attempt = cast("Attempt", SimpleNamespace(ends=ends))
+            assert "they have 105 s to save and exit" in watch.on_signal(signal.SIGUSR1, None, lambda: None)
+        attempt = cast("Attempt", SimpleNamespace(ends=ends, drained=None))
         verdict = watch.settle(judge(ends, losses, start=0.0), attempt, reason)
         return watch.is_decided, verdict
 

@@ -101,6 +101,20 @@ def bars(*states: str, rank: int = 0, stream: int = 2) -> str:
     return "".join(f'screen.rank_line("h1", {rank}, 1, {stream}, Line({text!r}, "\\r"));' for text in states) + "\n"
 
 
+def test_escape_sequences_of_an_exception_do_not_reach_the_terminal_in_messages_of_muster(tmp_path: Path):
+    body = r"""
+screen.failure("rank 0 failed: \x1b[2J\x1b[31mred\x1b[0m\x07 \x9b5A \x1b]0;title\x07 \udc9b ende\tü 🏖️")
+screen.show_block("  File \"train.py\"\n\tx = 1\nRuntimeError: \x1b[2Jgone")
+"""
+    done = on_pipes(body, tmp_path)
+    assert done.stderr.decode().splitlines() == [
+        "muster: rank 0 failed: red   5A  ]0;title    ende\tü 🏖️",
+        '    File "train.py"',
+        "  \tx = 1",
+        "  RuntimeError: gone",
+    ]
+
+
 def test_of_a_progress_bar_that_moves_fast_a_pipe_gets_the_first_and_the_last_state(tmp_path: Path):
     many = [f"{n}%" for n in range(1, 100)]
     assert on_pipes(bars(*many), tmp_path).stderr == b"[h1 0] 1%\n[h1 0] 99%\n"

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import resource
-import select
 import selectors
 import signal
 import time
 
 from ..rank.kept_errors import traceback_of
 from ..shared import bootstrap, machine, processes
-from ..shared.wire import GREETING, LAST_GRACE, LEASE, VERSION, LineReader, ProtocolError, Writer, encode
+from ..shared.wire import GREETING, LAST_GRACE, VERSION, ProtocolError, encode
 from . import code_sync
 from .channel import Pipes, Tls
-from .connectivity import BACKLOG, Dialing, Listener, free_port, own_addresses, port_in_use
+from .connectivity import Dialing
+from .controller_session import ControllerSession, clock, place
 from .guard import Guard
 from .local_ranks import LocalRanks
+from .master_port import MasterPort
+from .rank_hold import RankHold
 from .rank_stdin import inherited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable, Mapping
     from typing import Any, NoReturn, TypedDict
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from ..shared.events import Up
     from .check_probes import Probing
     from .host_metrics import Gauges
+    from .notices import Notices
     from .slow_rank_probe import Examination
 
     class Config(TypedDict):
@@ -38,9 +40,6 @@ if TYPE_CHECKING:
         scheduler: str
 
 
-_ENOUGH = 1 << 20
-"""Number of unsent bytes above which no output is read from ranks, because the controller is slower than they are."""
-
 _SPAWNER_LIMIT = 1.0
 """Seconds to wait for the killed spawner at the end."""
 
@@ -48,7 +47,7 @@ _SPAWNER_LIMIT = 1.0
 def main(config: Config) -> NoReturn:
     """Serve one controller until it ends the job, goes silent or disconnects; leaves no process behind."""
     dialed = bootstrap.own_channel()
-    channel = Pipes() if dialed is None else Tls(dialed)
+    channel = Pipes(0, 1) if dialed is None else Tls(dialed)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)  # a stray print must not reach the channel
@@ -67,39 +66,40 @@ class Agent:
         self.job: str = config["job"]
         self.scheduler: str = config["scheduler"]
         """The batch system whose signals are meant for the ranks; empty if there is none."""
-        self.channel = channel
-        self.reader = LineReader()
-        self.output = Writer(channel.output, channel.write)
         self.selector = selectors.DefaultSelector()
+        self.session = ControllerSession(channel, self.selector, self.on_request, self.end)
         self.guard = Guard(self.send)
-        self.ranks = LocalRanks(self.selector, self.send, self.transmit, nofile, self.guard, inherited())
+        self.ranks = LocalRanks(self.selector, self.send, self.session.send, nofile, self.guard, inherited())
+        self.hold = RankHold(self.ranks)
         self.dialing = Dialing(self.selector, self.send)
         self.ending = False
         self.why_ended = ""
-        self.last_heard = time.monotonic()
         self.grace = LAST_GRACE
-        self.listener: Listener | None = None
-        self.held_port: socket.socket | None = None
+        self.port = MasterPort(self.selector, self.ranks)
         self.unpacking: code_sync.Unpacking | None = None
         self.probing: Probing | None = None
-        self.results = code_sync.Results(self.selector, self.transmit, self.job)
+        self.results = code_sync.Results(self.selector, self.session.send, self.job)
         self.examination: Examination | None = None
         self.gauges: Gauges | None = None
+        self.notices: Notices | None = None
         self._gauges_from: tuple[float, bool] | None = None
         """When to start measuring resource usage, and whether to include that of the host."""
         self.handlers: dict[str, Callable[[Any, int], Mapping[str, object] | None]] = {
+            "session": self.do_session,
             "ping": self.do_ping,
             "compare": self.do_compare,
             "unpack": self.do_unpack,
             "probe": self.do_probe,
-            "listen": self.do_listen,
+            "listen": self.port.listen,
             "dial": self.dialing.begin,
-            "hold": self.do_hold,
-            "another_port": self.do_another_port,
+            "hold": self.port.hold,
+            "another_port": self.port.another,
             "prepare": self.do_prepare,
             "call": self.ranks.take_call,
             "start": self.do_start,
             "signal": self.do_signal,
+            "notices": self.do_notices,
+            "deadline": self.ranks.deadline.announce,
             "stacks": self.ranks.look,
             "examine": self.do_examine,
             "stop": self.do_stop,
@@ -125,10 +125,9 @@ class Agent:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         self.selector.register(wake_read, selectors.EVENT_READ, lambda: self.on_wake(wake_read))
-        self.selector.register(self.channel.input, selectors.EVENT_READ, self.on_input)
         try:
-            up: Up = {"t": "up", "protocol": VERSION, **machine.facts()}
-            self.transmit(GREETING + encode(up))
+            up: Up = {"t": "up", "protocol": VERSION, "place": place(), **machine.facts()}
+            self.session.begin(GREETING, encode(up))
             while not self.ending:
                 self.turn()
         except Exception as error:
@@ -141,10 +140,13 @@ class Agent:
     def turn(self) -> None:
         """Wait for events, at most until the next timer, and handle them."""
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
-        for key, _ in self.selector.select(0.02 if busy else self.ranks.prompts.patience):
+        ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
+        self.keep_lease()
+        for key, _ in ready:
             if self.selector.get_map().get(key.fd) is key:  # an earlier handler of this turn may have closed it
                 key.data()
-        self.match_flow()
+        self.session.step()
+        self.ranks.pause(self.session.is_full())
         self.ranks.step()
         self.dialing.step()
         if self.probing is not None:
@@ -153,9 +155,17 @@ class Agent:
                 self.probing = None
         self.examine()
         self.gauge()
-        if time.monotonic() - self.last_heard > LEASE and not select.select([self.channel.input], [], [], 0)[0]:
-            # Only if there is no input: after this host was frozen, messages from the controller may be waiting.
-            self.end(f"no message from the controller for {LEASE:g} s")
+        if self.notices is not None:
+            self.notices.step()
+        if self.session.lease.is_over(clock()):
+            self.end(f"no contact with the controller for {self.session.lease.seconds:g} s")
+
+    def keep_lease(self) -> None:
+        """Hold the ranks if this host slept for so long that others may have replaced them."""
+        lease, now = self.session.lease, clock()
+        lease.turn(now)
+        if not self.ending:
+            self.hold.apply(lease.is_held(now))
 
     def examine(self) -> None:
         """Continue an examination of the ranks, if one is running."""
@@ -193,8 +203,10 @@ class Agent:
         self.why_ended = self.why_ended or why
 
     def on_sigterm(self, number: int, frame: object) -> None:
-        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL; otherwise exit."""
-        if not (self.scheduler and self.ranks.pass_on(number)):
+        """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL, or take it as a notice, or exit."""
+        if self.scheduler and self.ranks.pass_on(number):
+            return
+        if self.notices is None or not self.notices.on_sigterm():
             self.end("SIGTERM")
 
     def stop_everything(self) -> None:
@@ -204,8 +216,10 @@ class Agent:
         if self.probing is not None:
             self.probing.drop()
         self.results.end()
+        self.notices = None
         self.end_gauges()
-        self.ranks.stop(None, min(self.grace, LAST_GRACE))
+        # Replacements may start at the end of the lease.
+        self.ranks.stop(None, max(0.0, min(self.grace, LAST_GRACE, self.session.lease.end - clock())))
         while self.ranks.stopping is not None:
             self.turn()
         if self.ranks.spawner is not None:
@@ -214,24 +228,7 @@ class Agent:
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message to the controller."""
-        self.transmit(encode(message))
-
-    def transmit(self, data: bytes = b"") -> None:
-        """Write queued data and `data`; if the controller is gone, exit instead of failing."""
-        try:
-            self.output.send(data)
-        except OSError:
-            self.output.drop()
-            self.end()
-
-    def match_flow(self) -> None:
-        """Watch the channel for writing while data is unsent, and pause the ranks' output if it is too much."""
-        watched = self.output.fd in self.selector.get_map()
-        if self.output.pending and not watched:
-            self.selector.register(self.output.fd, selectors.EVENT_WRITE, self.transmit)
-        elif not self.output.pending and watched:
-            self.selector.unregister(self.output.fd)
-        self.ranks.pause(self.output.pending > _ENOUGH)
+        self.session.send(encode(message))
 
     def on_wake(self, fd: int) -> None:
         """Handle a signal: discard its byte, and reap children that have exited."""
@@ -243,19 +240,6 @@ class Agent:
             if self.unpacking is not None and pid == self.unpacking.child:
                 self.send({"re": self.unpacking.request, **self.unpacking.outcome(status)})
                 self.unpacking = None
-
-    def on_input(self) -> None:
-        """Read from the controller; exit if it has closed the channel."""
-        data = self.channel.read()
-        if data is None:
-            return
-        if not data:
-            self.selector.unregister(self.channel.input)
-            self.end()
-            return
-        self.last_heard = time.monotonic()
-        for message in self.reader.feed(data):
-            self.on_request(message)
 
     def on_request(self, message: Any) -> None:
         """Handle one request, or refuse it if it violates the protocol."""
@@ -277,9 +261,15 @@ class Agent:
 
     # --- requests -------------------------------------------------------------------------------------------
 
+    def do_session(self, message: requests.Session, number: int) -> None:
+        """Learn how long to keep the ranks without contact, and how the controller can connect again."""
+        self.session.agree(message)
+
     def do_ping(self, message: requests.Ping, number: int) -> None:
         """Answer with this host's clock, from which the controller computes the offset."""
-        self.send({"t": "pong", "sent": message["sent"], "time": time.time()})
+        self.session.on_ping(message)
+        self.send({"t": "pong", "sent": message["sent"], "time": time.time(), "got": self.session.got})
+        self.session.answered()
 
     def do_compare(self, message: requests.Compare, number: int) -> replies.Comparison:
         """Check whether the user's code is on this host."""
@@ -306,50 +296,6 @@ class Agent:
 
         self.probing = Probing(self.selector, self.send, number, message, self.ranks.nofile)
 
-    def do_listen(self, message: requests.Listen, number: int) -> replies.Listening:
-        """Open a port for connection tests by the other hosts; on the host of rank 0 it becomes the master port."""
-        self.release_port()
-        try:
-            self.listener = Listener(message["port"], message["nonce"])
-        except OSError as error:
-            return {**port_in_use(error, message["port"]), "own_name": []}
-        self.selector.register(self.listener.socket, selectors.EVENT_READ, self.listener.answer)
-        return {"problem": "", "owner": None, "port": self.listener.port, "own_name": own_addresses()}
-
-    def release_port(self) -> None:
-        """Give up the port and the store of an earlier attempt, before the hosts of the next one meet."""
-        if self.ranks.spawner is not None:
-            self.ranks.spawner.end_store()
-        if self.listener is not None:  # the last meeting was not completed
-            self.selector.unregister(self.listener.socket)
-            self.listener.keep("")
-            self.listener = None
-        if self.held_port is not None:
-            self.held_port.close()
-            self.held_port = None
-
-    def do_hold(self, message: requests.Hold, number: int) -> replies.Held:
-        """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""
-        if self.listener is not None:
-            self.selector.unregister(self.listener.socket)
-            self.held_port = self.listener.keep(message["whom"])
-            self.listener = None
-        return {"port": self.held_port.getsockname()[1] if self.held_port is not None else 0}
-
-    def do_another_port(self, message: requests.AnotherPort, number: int) -> replies.Port:
-        """Reserve a new port for the next attempt; a port chosen by the user stays reserved."""
-        if self.ranks.spawner is not None:
-            self.ranks.spawner.end_store()
-        if self.held_port is not None:
-            if message["port"]:
-                return {"problem": "", "owner": None, "port": message["port"]}
-            self.held_port.close()
-        try:
-            self.held_port = free_port(message["port"])
-        except OSError as error:
-            return port_in_use(error, message["port"])
-        return {"problem": "", "owner": None, "port": self.held_port.getsockname()[1]}
-
     def do_prepare(self, message: requests.Prepare, number: int) -> replies.Prepared | None:
         """Start the process that will start the ranks."""
         self.grace = message["grace"]
@@ -360,14 +306,20 @@ class Agent:
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message["leader"]
-        if message["store"] and self.held_port is not None and self.ranks.spawner is not None:
-            self.held_port.listen(BACKLOG)
-            self.ranks.spawner.start_store(self.held_port)
+        if message["store"]:
+            self.port.start_store()
         return self.ranks.start(message)
 
     def do_signal(self, message: requests.SendSignal, number: int) -> replies.Done:
         """Send a signal to the ranks."""
         self.ranks.signals.signal(message["number"])
+        return {}
+
+    def do_notices(self, message: requests.WatchNotices, number: int) -> replies.Done:
+        """Watch for notices that this host is about to go away."""
+        from .notices import Notices  # here, because most jobs do not need it
+
+        self.notices = Notices(self.selector, self.send, self.guard, self.ranks, message)
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:

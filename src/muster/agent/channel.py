@@ -1,8 +1,9 @@
-"""The two kinds of connections from an agent to its controller: pipes of a transport, or a socket that it opened."""
+"""The kinds of connections from an agent to its controller: pipes of a transport, or a socket."""
 
 from __future__ import annotations
 
 import os
+import select
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -10,19 +11,36 @@ if TYPE_CHECKING:
 
 
 class Pipes:
-    """Descriptors 0 and 1, which a transport such as ssh connects to the controller."""
+    """Two descriptors that a transport such as ssh connects to the controller."""
 
-    def __init__(self) -> None:
-        self.input, self.output = os.dup(0), os.dup(1)
+    def __init__(self, input: int, output: int) -> None:
+        # Two descriptors also for a socket, because the selector watches one for reading and one for writing.
+        self.input, self.output = os.dup(input), os.dup(output)
         os.set_blocking(self.output, False)
 
     def read(self) -> bytes | None:
         """Read available data; empty if the other end has closed."""
-        return os.read(self.input, 1 << 16)
+        try:
+            return os.read(self.input, 1 << 16)
+        except BlockingIOError:
+            return None
+        except OSError:
+            return b""
 
     def write(self, data: bytes | bytearray) -> int:
         """Write what fits now, or raise BlockingIOError."""
         return os.write(self.output, data)
+
+    def is_gone(self) -> bool:
+        """Whether nobody reads what is written, so that the connection has not only been closed for input."""
+        poll = select.poll()
+        poll.register(self.output, 0)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Close both descriptors."""
+        os.close(self.input)
+        os.close(self.output)
 
 
 class Tls:
@@ -33,6 +51,8 @@ class Tls:
 
         self._not_yet = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._connection = connection
+        self.peer: str = connection.getpeername()[0]
+        """The address of the controller that works."""
         connection.setblocking(False)
         # Two descriptors of one socket, because the selector watches one for reading and one for writing.
         self.input, self.output = connection.fileno(), os.dup(connection.fileno())
@@ -59,3 +79,12 @@ class Tls:
             return self._connection.send(data)
         except self._not_yet:
             raise BlockingIOError from None
+
+    def is_gone(self) -> bool:
+        """A TLS connection is never closed in one direction only."""
+        return True
+
+    def close(self) -> None:
+        """Close the connection."""
+        os.close(self.output)
+        self._connection.close()

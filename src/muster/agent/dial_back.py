@@ -95,6 +95,17 @@ def own_key(order: Order) -> str:
     return next((os.environ[name] for name in order["key_from"] if name in os.environ), own_name())
 
 
+def hello(order: Order) -> dict[str, object]:
+    """The first line of a connection: which agent this is."""
+    return {
+        "t": "hello",
+        "protocol": order["protocol"],
+        "token": order["token"],
+        "key": own_key(order),
+        "host": own_name(),
+    }
+
+
 def stand_aside() -> None:
     """Continue as a child in its own session, and leave this process to its launcher.
 
@@ -130,19 +141,13 @@ def enter(order: Order, space: dict[str, object]) -> None:
         stand_aside()
     channel = dial(order)
     channel.settimeout(order["limit"])
-    hello = {
-        "t": "hello",
-        "protocol": order["protocol"],
-        "token": order["token"],
-        "key": own_key(order),
-        "host": own_name(),
-    }
-    channel.sendall(json.dumps(hello).encode() + b"\n")
+    first = hello(order)
+    channel.sendall(json.dumps(first).encode() + b"\n")
     line = b""
     while not line.endswith(b"\n"):
         byte = channel.recv(1)
         if not byte:
-            leave(NO_WAY, "the controller rejected the agent on %s with the key `%s`" % (own_name(), hello["key"]))
+            leave(NO_WAY, "the controller rejected the agent on %s with the key `%s`" % (own_name(), first["key"]))
         line += byte
     space.update(channel=channel, take=channel.recv)
     exec(line, space)

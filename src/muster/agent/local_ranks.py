@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import selectors
 import signal
-import sys
 import time
 from collections import deque
 
 from ..rank.preloaded import binds_threads
 from ..shared import machine
+from .deadline import VARIABLE, Deadline
+from .job_environment import job_environment
 from .kernel_log import KernelLog, gpu_addresses
 from .prompts import Prompts
 from .rank_process import Rank, Stream
@@ -76,9 +77,10 @@ class LocalRanks:
         """The OOM kill counters: some seconds ago, and at the last reading."""
         self._kills_due = 0.0
         self._kernel_log = KernelLog()
-        self._folders: list[str] = []
+        self.folders: list[str] = []
         """Where ranks write by default: their working directory and the temporary directory."""
         self.signals = SignalRelay(send, self._running)
+        self.deadline = Deadline(lambda: [rank for rank in self.ranks.values() if not rank.exited])
         self._call: list[int] = []
         """The descriptor of the function that the ranks run, if any."""
         self.looks: list[Look] = []
@@ -100,13 +102,9 @@ class LocalRanks:
     def prepare(self, message: Prepare, request: int) -> Prepared | None:
         """Start the process that will start the ranks; with a zygote, the reply is sent after its imports."""
         cwd = os.path.expanduser(message["cwd"])
-        # As under torchrun, a failed NCCL operation ends its process.
-        env = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1", **os.environ, **message["env"], "PWD": cwd}
-        folder = os.path.dirname(sys.executable)
-        if folder not in env.get("PATH", "").split(os.pathsep):
-            # As in an activated environment, so that the script starts python or ninja of this interpreter.
-            env["PATH"] = os.pathsep.join(filter(None, [folder, env.get("PATH")]))
-        self._folders = [cwd, env.get("TMPDIR") or "/tmp"]
+        env = job_environment(message["env"], cwd)
+        env[VARIABLE] = self.deadline.path
+        self.folders = [cwd, env.get("TMPDIR") or "/tmp"]
         target: Target = {
             "preload": message["preload"],
             "cwd": cwd,
@@ -159,6 +157,7 @@ class LocalRanks:
                 self._forget(stream)
             rank.close()
         self.ranks = {}
+        self.deadline.clear()
         self._kills = [machine.memory_kills()] * 2
         self._kills_due = time.monotonic() + _BETWEEN_KILLS
         self._kernel_log.begin()
@@ -239,6 +238,7 @@ class LocalRanks:
     def step(self) -> None:
         """Continue forwarding signals, looks, and stopping the ranks; reply when they are gone."""
         self.signals.step()
+        self.deadline.step()
         self.prompts.step(self.ranks)
         if self.ranks and time.monotonic() > self._kills_due:
             # Keep an old reading, because a killed process with many gigabytes takes seconds to exit.
@@ -347,7 +347,7 @@ class LocalRanks:
             from ..rank import post_mortem
 
             try:
-                found = post_mortem.facts(self._kills[0], [*rank.paths, *self._folders])
+                found = post_mortem.facts(self._kills[0], [*rank.paths, *self.folders])
                 end["facts"] = {**found, "kernel": kernel, "gpus": gpu_addresses() if kernel else []}
             except Exception as error:
                 self.guard.failed("why a rank failed", error)

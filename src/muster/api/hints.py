@@ -54,6 +54,7 @@ COMMAND_MEANINGS: dict[str, tuple[str, ...]] = {
     "dashboard": ("browser", "ui", "web"),
     "attach": ("follow", "fg"),
     "stop": ("cancel", "kill", "scancel"),
+    "drain": ("cordon", "evict", "migrate"),
     "check": ("diagnose", "doctor", "verify"),
     "submit": ("batch", "qsub", "sbatch"),
     "recipes": ("examples", "samples"),

@@ -86,7 +86,8 @@ def add_what(p: Parser) -> None:
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
         _flag(what, f"--no-{name}", about, dest=name, action="store_false")
-    _option(what, "--restarts N", "restart all ranks after a failure, up to N times (default: 0)", type=natural)
+    about = "restart all ranks after a failure, up to N times in a row without progress (default: 0; 20 with --spares)"
+    _option(what, "--restarts N", about, type=natural)
     about = "time for ranks to exit after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
     _option(what, "--grace DURATION", about, type=seconds)
     about = "report a hang after DURATION without progress, such as 90s or 5m (default: 30s; 0: never)"
@@ -103,7 +104,7 @@ def add_what(p: Parser) -> None:
 
 def add_host_loss(p: Parser) -> None:
     """Add the options for lost and leaving hosts."""
-    hosts = p.add_argument_group("lost hosts (with --restarts)")
+    hosts = p.add_argument_group("lost hosts")
     _option(hosts, "--spares N", "keep the last N hosts ready to replace lost ones; they run no ranks", type=natural)
     about = "continue with fewer hosts, at least N, when a host is lost and no spare is left"
     _option(hosts, "--min-hosts N", about, type=positive)

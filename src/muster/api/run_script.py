@@ -65,6 +65,8 @@ def run_in_thread(
     begin = time.time()
     if timeout is not None and not timeout > 0:
         raise UsageError(f"timeout must be above 0, got {timeout}", hint="leave it out for no limit")
+    if spec.controller:
+        raise UsageError("controller works only with `muster run --detach`", hint="leave controller out")
     for stream in (sys.stdout, sys.stderr):  # earlier output comes first
         if stream is not None:
             stream.flush()

@@ -20,6 +20,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "dashboard": ("muster.cli.dashboard", "Serve the dashboard of a job for a browser"),
     "attach": ("muster.cli.attach", "Show the output of a running job; Ctrl-C detaches"),
     "stop": ("muster.cli.stop", "Stop a job on all its hosts"),
+    "drain": ("muster.cli.drain", "Move a job away from a host that is about to go away"),
     "check": ("muster.cli.check", "Check hosts for problems before a run"),
     "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
     "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),
@@ -139,9 +140,11 @@ def _unknown(name: str, rest: list[str]) -> int:
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
     from muster.output.colors import ADVICE, FAILURE, painted, wants_color
+    from muster.text import printable_lines
 
-    text = f"error: {with_hint(error.message, error.hint)}\n"
+    message = printable_lines(error.message)  # it may quote a host
+    text = f"error: {with_hint(message, error.hint)}\n"
     if wants_color(sys.stderr.isatty()):
         hint = f"\n\n{painted('hint:', ADVICE)} {error.hint}" if error.hint else ""
-        text = f"{painted('error:', FAILURE)} {error.message}{hint}\n"
+        text = f"{painted('error:', FAILURE)} {message}{hint}\n"
     sys.stderr.write(text)

@@ -21,7 +21,6 @@ from muster.jobs.job_folders import OnlyJob, see_only, short_id
 from muster.jobs.remote_place import RemotePlace, read_place
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.remote_states import keep
-from muster.output.colors import wants_color
 
 _BETWEEN_STATES = 1.0
 """Seconds between two states of `muster top`."""
@@ -56,13 +55,23 @@ def forward(name: str, argv: Sequence[str], folder: str) -> int:
 def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator[RemotePython]:
     """A command that runs there."""
     job = short_id(folder.name)
-    request = {"do": "command", "argv": list(argv), "job": folder.name, "shown": job, "env": _environment()}
     mark = f"\x01{secrets.token_hex(16)} "
-    with RemotePython(place, {**request, "mark": mark}) as remote:
+    request: dict[str, Any] = {
+        "do": "command",
+        "argv": list(argv),
+        "job": folder.name,
+        "shown": job,
+        "env": _environment(),
+        "size": [*shutil.get_terminal_size()] if _is_terminal() else None,
+        "mark": mark,
+    }
+    with RemotePython(place, request) as remote:
         remote.mark = mark.encode()
         try:
             remote.receive()
         except HostError as error:
+            if remote.greeted and error.kind != "broken":
+                raise
             raise HostError(
                 place.host.name,
                 f"the controller of job {folder.name} is there, but {error.why}",
@@ -74,15 +83,18 @@ def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator
 
 def _environment() -> dict[str, str]:
     """Environment variables with which a command there prints what it would print here."""
-    size = shutil.get_terminal_size()
-    on_terminal = sys.stdout.isatty() and sys.stderr.isatty()
-    color = {"FORCE_COLOR": "1"} if wants_color(on_terminal) else {"NO_COLOR": "1"}
+    given = {name: os.environ[name] for name in ("TERM", "NO_COLOR", "FORCE_COLOR") if name in os.environ}
     east = time.localtime().tm_gmtoff
     sign = "-" if east >= 0 else "+"  # POSIX counts to the west
     zone = (
         f"<UTC{'+' if east >= 0 else '-'}{abs(east) // 3600:02}>{sign}{abs(east) // 3600:02}:{abs(east) // 60 % 60:02}"
     )
-    return {**color, "COLUMNS": str(size.columns), "LINES": str(size.lines), "TZ": zone}
+    return {**given, "TZ": zone}
+
+
+def _is_terminal() -> bool:
+    """Whether a command there should print as to a terminal."""
+    return sys.stdout.isatty() and sys.stderr.isatty()
 
 
 class _Output:
@@ -96,8 +108,11 @@ class _Output:
         """Copy until the command ends, and return its exit code; Ctrl-C ends it there."""
         remote = self._remote
         deadline = None
+        size = shutil.get_terminal_size()
         while True:
             try:
+                if _is_terminal() and size != (size := shutil.get_terminal_size()):
+                    remote.send({"size": [*size]})
                 is_open = remote.read(0.5)
                 _write(1, remote.taken_output())
                 self._errors += remote.taken_errors()

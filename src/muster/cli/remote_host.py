@@ -20,6 +20,7 @@ from typing import Any, NoReturn
 from muster.api.prepared import Prepared
 from muster.cli.detach import Background, detached, ends_at_logout
 from muster.cli.remote_order import JobOrder, host_from_data, is_same, prepared_here
+from muster.cli.remote_terminal import RemoteTerminal
 from muster.controller.debug_log import internal_error
 from muster.controller.source_code import RECEIVED
 from muster.engines.local.engine import is_this_machine
@@ -110,27 +111,42 @@ def _command(request: dict[str, Any]) -> int:
 
     see_only(OnlyJob(id=request["job"], shown=request["shown"]))
     os.environ.update(request["env"])
-    os.environ.pop("SSH_CONNECTION", None)
+    os.environ.pop("SSH_CONNECTION", None)  # the user does not sit at the other end of it
     time.tzset()
     if not job_folder(request["job"]).is_dir():
-        _send(error=f"the job directory {job_folder(request['job'])} does not exist any more")
+        _send(
+            error=f"the directory of job {request['job']} was removed there",
+            hint="`muster ps` on this machine still shows its last known state",
+        )
         return EXIT_MUSTER
-    _interrupt_at_end_of_input()
     _send(ready=True)
+    errors = os.dup(2)
+    terminal = RemoteTerminal(*request["size"]) if request["size"] else None
+    _interrupt_at_end_of_input(terminal)
     code = cli.main([str(word) for word in request["argv"]])
+    if terminal is not None:
+        terminal.close()
     try:
-        sys.stderr.write(f"{request['mark']}{code}\n")
         sys.stderr.flush()
+        os.write(errors, f"{request['mark']}{code}\n".encode())
     except OSError:
         pass  # the other machine has gone
     os._exit(code)
 
 
-def _interrupt_at_end_of_input() -> None:
-    """Act as after Ctrl-C when the other machine closes our stdin: its user pressed it, or the connection broke."""
+def _interrupt_at_end_of_input(terminal: RemoteTerminal | None = None) -> None:
+    """Act as after Ctrl-C when the other machine closes our stdin: its user pressed it, or the connection broke.
+
+    What comes before that are the sizes of its terminal.
+    """
 
     def watch() -> None:
-        while os.read(0, 4096):
+        try:
+            while True:
+                size = _frame()["size"]
+                if terminal is not None:
+                    terminal.resize(*size)
+        except SystemExit:
             pass
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(5.0)

@@ -30,6 +30,9 @@ from muster.text import names, printable
 LOCAL = "local"
 """The value of --controller for this machine."""
 
+_FATAL = ("unknown-name", "changed-key", "unknown-key", "denied", "closed")
+"""Failures of ssh that end the job as well; the controller on this machine reports them."""
+
 _CHECK_LIMIT = 60.0
 """Seconds for the host to test its logins to all others."""
 
@@ -40,12 +43,15 @@ _STOP_LIMIT = 60.0
 """Seconds for a job to end after Ctrl-C during its start."""
 
 
-def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared]) -> int | None:
-    """Start a job whose controller runs on one of its hosts; None if it must run on this machine."""
+def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared], *, is_typed: bool) -> int | None:
+    """Start a job whose controller runs on one of its hosts; None if it must run on this machine.
+
+    With `is_typed`, the user typed --controller, so this is an error.
+    """
     if spec.controller == LOCAL:
         return None
     prepared = prepare()
-    own = _controller_host(prepared)
+    own = _controller_host(prepared, is_typed=is_typed)
     if own is None:
         return None
     start = _Start(prepared, own)
@@ -54,20 +60,21 @@ def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared]) -> int | None
     except HostError as error:
         if start.sent:
             raise
-        if spec.controller:
-            raise MusterError(f"--controller {spec.controller}: {error.message}", hint=error.hint) from None
-        return None  # the controller here reports the same
+        unfit = _Unfit(error.message, error.hint or "`--controller local` runs it here")
+        is_fatal = error.kind in _FATAL and not (spec.spares or spec.min_hosts)
     except _Unfit as error:
-        if spec.controller:
-            raise MusterError(f"--controller {spec.controller}: {error.why}", hint=error.hint) from None
+        unfit, is_fatal = error, False
+    if is_typed:
+        raise MusterError(f"--controller {spec.controller}: {unfit.why.removeprefix(f'{own.name}: ')}", hint=unfit.hint)
+    if not is_fatal:
         sys.stderr.write(
-            f"muster: the controller stays on this machine because {error.why}. "
-            f"The job ends if this machine sleeps or goes offline. Fix: {error.hint}\n"
+            f"muster: the controller stays on this machine because {unfit.why}. "
+            f"The job ends if this machine sleeps or goes offline. Fix: {unfit.hint}\n"
         )
-        return None
+    return None
 
 
-def _controller_host(prepared: Prepared) -> Host | None:
+def _controller_host(prepared: Prepared, *, is_typed: bool) -> Host | None:
     """The host that the controller should run on; None for this machine."""
     spec, choice = prepared.job.spec, prepared.choice
     why = ""
@@ -80,7 +87,7 @@ def _controller_host(prepared: Prepared) -> Host | None:
     elif any(map(is_this_machine, choice.hosts)):
         why = "this machine is one of the hosts"
     if why:
-        if spec.controller:
+        if is_typed:
             raise UsageError(f"--controller {spec.controller}: {why}", hint="leave --controller out")
         return None
     if not spec.controller:
@@ -102,6 +109,7 @@ class _Unfit(Exception):
         super().__init__(why)
         self.why = why
         self.hint = hint
+        """What to type, or what to check."""
 
 
 class _Start:
@@ -126,6 +134,8 @@ class _Start:
         """Start the job and return the exit code of the command."""
         spec = self.prepared.job.spec
         code = archive(spec.cwd) if spec.sync else b""
+        if not spec.quiet:
+            sys.stderr.write(f"muster: starting the controller on {self.own.name}\n")
         with RemotePython(self.place, {"do": "start"}) as remote:
             remote.receive()
             self._check(remote)
@@ -185,7 +195,6 @@ class _Start:
         ways = self.prepared.job.spec.notify
         if "desktop" in ways:
             notes.append(f"--notify desktop has no effect: the controller is on {self.own.name}, not on this desktop")
-            sys.stderr.write(f"muster: {notes[-1]}\n")
         return tuple(way for way in ways if way != "desktop")
 
     def _wait(self, remote: RemotePython) -> dict[str, Any]:
@@ -213,6 +222,11 @@ class _Start:
             f"job {job_id} is running in the background. Its controller is on {name}, so this machine may sleep or "
             f"disconnect. {how_to_follow(job)}"
         ]
+        if (spec.spares or spec.min_hosts) and any(is_same(host, self.own) for host in self.prepared.job.hosts):
+            lines.append(
+                f"the job ends if {name} is lost, because its controller runs there; "
+                "`--controller HOST` with a host that runs no ranks avoids this"
+            )
         if spec.dashboard:
             lines.append(f"`muster dashboard {job}` shows the dashboard")
         for pattern in spec.fetch:

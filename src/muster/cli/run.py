@@ -99,7 +99,8 @@ def main(argv: list[str]) -> int:
         from muster.cli.remote_start import start_remotely
 
         if spec.hosts is not None or spec.controller:
-            code = start_remotely(spec, lambda: _prepared(options, spec, argv))
+            is_typed = "controller" in options.typed
+            code = start_remotely(spec, lambda: _prepared(options, spec, argv), is_typed=is_typed)
             if code is not None:
                 return code
         return detached(lambda background: _run(options, spec, argv, begin, background))

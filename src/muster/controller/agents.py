@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from muster.engines.engine import Launch, leaders
 from muster.errors import HostError
 from muster.plan import Plan, rank_environment
 from muster.shared.requests import RankStart
-from muster.shared.wire import HEARTBEAT
+from muster.shared.wire import HEARTBEAT, LEASE
 from muster.text import names
 
 CONNECT_LIMIT = 60.0
@@ -39,8 +39,11 @@ class Agents:
         *,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
+        lease: float = LEASE,
     ) -> None:
+        """`lease` is the number of seconds without contact after which a host is lost."""
         self.launch = launch
+        self.lease = lease
         self.on_event = on_event
         self.on_text = on_text
         self.links: list[AgentLink] = []
@@ -80,7 +83,7 @@ class Agents:
     ) -> None:
         """Start all agents concurrently; `on_failure` is called for each host that fails while others are pending."""
         specs = self.launch.agents
-        self.links = [AgentLink(spec, self._on_event, self.on_text) for spec in specs]
+        self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
         self._payload = agent_payload(job_id, self.scheduler)
@@ -118,7 +121,12 @@ class Agents:
     @property
     def usable(self) -> list[AgentLink]:
         """The links of the hosts whose agents are up."""
-        return [link for link in self.leaders if link.facts and not link.lost]
+        return [link for link in self.leaders if link.facts and not link.lost and not link.closing]
+
+    @property
+    def used(self) -> list[AgentLink]:
+        """The links of the hosts that run ranks; all of them before the first attempt."""
+        return [link for link in self.links if not self._ranks_on or link.name in self._ranks_on]
 
     def missing(self) -> str:
         """Which hosts are up and which are pending."""
@@ -159,13 +167,9 @@ class Agents:
         first = self.leader(plan.placements[0].name)
         if self._inherits and first is not self._heir:
             self._inherits, self._feed = False, Feed()  # rank 0 has moved to another agent
-        await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self._used()))
+        await asyncio.gather(*(self._start_host(link, plan, attempt, on_loss) for link in self.used))
         if self._feed is not None:
             self._feed.begin(first)
-
-    def _used(self) -> list[AgentLink]:
-        """The links of the hosts that run ranks."""
-        return [link for link in self.links if link.name in self._ranks_on]
 
     def _is_left_over(self, link: AgentLink, event: Event) -> bool:
         """Whether an event is the last output of a rank of an earlier attempt, whose number nobody has there now."""
@@ -197,15 +201,16 @@ class Agents:
 
     def signal(self, number: int) -> None:
         """Send a signal to all ranks, except on lost hosts."""
-        for link in self._used():
+        for link in self.used:
             if not link.lost:
-                self._begin(self._signal_host(link, number))
+                self._begin(_unless_lost(link.request("signal", limit=5, number=number)))
 
-    async def _signal_host(self, link: AgentLink, number: int) -> None:
-        try:
-            await link.request("signal", limit=5, number=number)
-        except HostError:
-            pass
+    def warn(self, number: int, deadline: float) -> None:
+        """Announce to all ranks until when they must end, with one signal; it does not kill ranks without a handler."""
+        for link in self.used:
+            if not link.lost:
+                moment = deadline + link.clock_offset
+                self._begin(_unless_lost(link.request("deadline", limit=5, time=moment, signal=number)))
 
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
         """End everything that still runs on the remaining hosts, with SIGINT first if `interrupt`.
@@ -214,7 +219,7 @@ class Agents:
         """
         if self._feed is not None:
             self._feed.end()
-        links = [link for link in self._used() if not link.lost]
+        links = [link for link in self.used if not link.lost and not link.closing]
         stuck = await asyncio.gather(*(self._stop_host(link, grace, on_loss, interrupt) for link in links))
         left: dict[str, list[int]] = {}
         for link, pids in zip(links, stuck, strict=True):
@@ -252,3 +257,10 @@ class Agents:
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+async def _unless_lost(work: Awaitable[object]) -> None:
+    try:
+        await work
+    except HostError:
+        pass  # its loss is reported elsewhere

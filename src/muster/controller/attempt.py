@@ -7,16 +7,16 @@ import base64
 import re
 import signal
 import time
-from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from muster.controller.attempt_rank import RankState
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.controller.traceback_folding import TracebackFolder, is_below_script, reason_to_fold
+from muster.controller.traceback_folding import is_below_script, reason_to_fold
 from muster.output.lines import Line, LineSplitter, without_rank_tag
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -26,9 +26,6 @@ from muster.shared.reports import FunctionRaised, FunctionReturned, Left, Piece,
 from muster.shared.spawner_messages import Storeless
 from muster.shared.wire import ProtocolError
 from muster.text import tilde
-
-_LAST_LINES = 300
-"""Number of stderr lines kept per rank for the verdict: the reason of a crash precedes the stacks of all threads."""
 
 _DYING_LIMIT = 3.0
 """Seconds a rank may take to end after an uncaught exception: atexit handlers, threads, destructors."""
@@ -41,44 +38,6 @@ _SAME_LIMIT = 0.5
 
 # What MPICH and its derivatives print before they end all ranks.
 _MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
-
-
-@dataclass
-class _RankState:
-    """The state of one rank while it runs."""
-
-    splitters: dict[int, LineSplitter] = field(default_factory=lambda: {1: LineSplitter(), 2: LineSplitter()})
-    folder: TracebackFolder = field(default_factory=TracebackFolder)
-    last_words: deque[str] = field(default_factory=lambda: deque(maxlen=_LAST_LINES))
-    raised: Raised | None = None
-    exited: SysExit | None = None
-    left: Left | None = None
-    has_joined: bool = False
-    """Whether it has created a process group, or began to."""
-    done: int = 0
-    steps: int = 0
-    groups: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
-    """Per process group, the number of the last collective called and of the last one finished."""
-    first_collective: float | None = None
-    end: RankEnd | None = None
-    pieces: list[bytes] = field(default_factory=list[bytes])
-    """The pieces received so far of an incomplete pickle."""
-    result: bytes | None = None
-    """The pickled return value of its function."""
-    exception: bytes | None = None
-    """The pickled exception of its function."""
-
-    @property
-    def place(self) -> str:
-        """`train.py:88`, where it failed or left; empty if it has not reported that."""
-        failed = self.raised.get("place", "") if self.raised else self.exited["place"] if self.exited else ""
-        return failed or (self.left["place"] if self.left else "")
-
-    def take_pieces(self) -> bytes:
-        """The complete pickle."""
-        whole = b"".join(self.pieces)
-        self.pieces.clear()
-        return whole
 
 
 class Attempt:
@@ -107,16 +66,18 @@ class Attempt:
         """Set when the job was ended because it hung."""
         self.differing = ""
         """Which ranks called which collective, if one failed because another called a different one."""
+        self.drain: Callable[[], None] | None = None
+        """Set while a host is drained: called when all ranks have ended, and neither that nor a failure ends this."""
+        self.drained: Verdict | None = None
+        """Set when the job ends because nothing replaces a host that goes away."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
         self.is_expected: Callable[[RankEnd], bool] = lambda end: False
         """Whether a rank may end like this, so that the others still have time."""
-        self.checkpoints = 0
-        """Number of checkpoints that its ranks have written."""
         self.planned = ""
         """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
-        self._ranks = {rank: _RankState() for rank in range(plan.world_size)}
+        self._ranks = {rank: RankState() for rank in range(plan.world_size)}
         self._tracebacks: dict[int, int] = {}
         """Hashes of the tracebacks on the screen, and the rank that printed each first."""
 
@@ -135,7 +96,7 @@ class Attempt:
         events.subscribe(Broken, self._on_broken)
         events.subscribe(Storeless, self._on_storeless)
 
-    def _state(self, rank: int) -> _RankState:
+    def _state(self, rank: int) -> RankState:
         try:
             return self._ranks[rank]
         except KeyError:
@@ -148,6 +109,7 @@ class Attempt:
         state.done = max(state.done, event["done"])
         state.groups = event.get("groups", state.groups)
         state.steps = max(state.steps, event.get("steps", 0))
+        state.saves = max(state.saves, event.get("saves", 0))
         if event["first"]:
             state.first_collective = link.our_time(event["time"])
 
@@ -212,9 +174,9 @@ class Attempt:
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self.on_loss(link.name, f"the process that hosts the store (TCPStore) {how}", is_up=True)
 
-    def _if_still_dying(self, state: _RankState) -> None:
+    def _if_still_dying(self, state: RankState) -> None:
         """End the attempt if a failed rank does not end: it may wait for the others, as MPI_Finalize does."""
-        if state.end is None:
+        if state.end is None and self.drain is None:
             self.over.set()
 
     def on_hang(self, sentence: str, culprits: Collection[int]) -> None:
@@ -309,8 +271,8 @@ class Attempt:
         # If this rank only lost its connection, another rank may still have to report the cause.
         is_known = not end.is_symptom or bool(self.ended_well)
         if not self.running:
-            self.over.set()
-        elif end.failed and not self.is_expected(end):
+            (self.drain or self.over.set)()
+        elif end.failed and self.drain is None and not self.is_expected(end):
             # A missing module or file, or a wrong option, hits all ranks alike before they meet.
             limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
             asyncio.get_running_loop().call_later(limit, self.over.set)
@@ -342,6 +304,11 @@ class Attempt:
         return max((state.steps for state in states), default=0) or max((state.done for state in states), default=0)
 
     @property
+    def has_saved(self) -> bool:
+        """Whether a rank has written a checkpoint."""
+        return any(state.saves for state in self._ranks.values())
+
+    @property
     def trained_alone(self) -> int:
         """Number of ranks that made optimizer steps; 0 if any rank has created a process group."""
         states = self._ranks.values()
@@ -371,6 +338,8 @@ class Attempt:
 
     def verdict(self) -> Verdict:
         """The result of this attempt."""
+        if self.drained is not None:
+            return self.drained
         if self.hang is not None:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()

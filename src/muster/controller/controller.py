@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +12,15 @@ from muster.agent.stopping import time_to_stop
 from muster.controller import prepare
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.attempt_runner import Parts
 from muster.controller.debug_log import internal_error, logged
 from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
-from muster.controller.links.link import LinkLost
+from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
@@ -26,7 +28,7 @@ from muster.controller.monitor.observers import Observers
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.preparation import Preparation
-from muster.controller.recovery import Parts, Recovery
+from muster.controller.recovery import Recovery
 from muster.controller.rendezvous import meet
 from muster.controller.requeue_watch import WARNING_SIGNAL, RequeueWatch, end_early
 from muster.controller.startup_check import Check, StartupCheck
@@ -72,7 +74,9 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        self.agents = Agents(launch, folder, on_event=self.events.publish, on_text=screen.host_line)
+        self.agents = Agents(
+            launch, folder, on_event=self.events.publish, on_text=screen.host_line, lease=job.spec.lease
+        )
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
@@ -99,8 +103,9 @@ class Controller:
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
-        take_stacks = self.monitor.take_stacks
-        self.server = JobServer(folder, self.status, screen, stop=self.on_request, take_stacks=take_stacks)
+        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        stacks, drain = self.monitor.take_stacks, self.drain.request
+        self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
         self.requeue = self.recovery.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.stopped_by = ""
@@ -198,7 +203,9 @@ class Controller:
         if self.results.interrupt() or self.status.phase == "ended":
             return  # the ranks have ended
         why = "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
-        looks = not self.stopped_by and number == signal.SIGINT and self.monitor.seems_stuck
+        looks = (
+            not self.stopped_by and number == signal.SIGINT and self.recovery.is_running and self.monitor.seems_stuck
+        )
         if not self.stopped_by:
             self.signal = signal.Signals(number)
         (self.stop_with_stacks if looks else self.stop)(why)
@@ -250,9 +257,11 @@ class Controller:
 
     def pass_on(self, number: signal.Signals) -> None:
         """Forward a signal to all ranks: `kill -USR1`, or the warning signal of a scheduler."""
-        warning = self.requeue.on_signal(number, lambda: end_early(self.attempt, self._body))
+        warning = self.requeue.on_signal(number, self.attempt, lambda: end_early(self.attempt, self._body))
         self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
-        if self.attempt is not None:
+        if warning and self.requeue.deadline is not None:
+            self.agents.warn(number, self.requeue.deadline)
+        elif self.attempt is not None:
             self.agents.signal(number)
 
     # --- before the ranks -----------------------------------------------------------------------------------
@@ -335,10 +344,20 @@ class Controller:
             if recovery.attempt is not None:
                 await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
-                await self.results.copy(self.agents.usable if recovery.is_elastic else self.agents.leaders)
+                await self.results.copy(self.with_results())
         finally:
             recovery.waiting_for = None
             await self.agents.close(limit=LAST_GRACE + 8)
+
+    def with_results(self) -> Sequence[AgentLink]:
+        """The hosts whose results are copied: if the job can do without some, not those that are lost."""
+        if not (self.recovery.is_elastic and self.job.spec.fetch):
+            return self.agents.leaders
+        usable = self.agents.usable
+        lost = [link.name for link in self.agents.leaders if link not in usable]
+        if lost:
+            self.screen.warning(f"--fetch: lost {names(lost)}; no results were copied from there")
+        return usable
 
     # --- events ---------------------------------------------------------------------------------------------
 
@@ -347,6 +366,7 @@ class Controller:
         said = self.timeline.now()
         while True:
             self.agents.beat()
+            self.drain.tick()
             self.observers.tick(self.agents.links, self.recovery.waiting_for)
             if self.screen.closed_by_reader.is_set() and not self.stopped_by:
                 self.on_signal(signal.SIGPIPE)

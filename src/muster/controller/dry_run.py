@@ -18,7 +18,8 @@ from muster.text import count
 def describe(job: Job, launch: Launch) -> str:
     """Rank, host, GPU (`?` if only the host knows) and environment of every rank, and the command for each host."""
     agents = [launch.agents[position] for position in leaders(launch.agents)]
-    plan = _plan(job, agents)
+    used = len(agents) - job.spec.spares
+    plan = _plan(job, agents[:used])
     known = {agent.name: agent.here or bool(job.spec.lab) for agent in agents}
     gpus = gpu_count(os.environ)
     lines = [f"job {plan.job_id}: {count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}", ""]
@@ -28,6 +29,8 @@ def describe(job: Job, launch: Launch) -> str:
             here = local if local < gpus else "-"
             gpu = placement.host.gpus[local] if placement.host.gpus else here if known[placement.name] else "?"
             lines.append(f"{rank:>4}  {placement.name:<20}  {local:>5}  {gpu}")
+    if job.spec.spares:
+        lines += ["", f"spare           {', '.join(agent.name for agent in agents[used:])}"]
     lines += [
         "",
         f"master address  {plan.master_addr}",
@@ -68,6 +71,7 @@ def _plan(job: Job, agents: Sequence[AgentSpec]) -> Plan:
     plan = make_plan(
         job.id,
         hosts,
+        names=[agent.name for agent in agents],
         threads=[0] * len(hosts),
         restarts=job.spec.restarts,
         user_env=env,

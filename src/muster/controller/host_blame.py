@@ -28,8 +28,8 @@ _SAVE_LIMIT = 5.0
 class Hosts(Protocol):
     """What the blame needs of the recovery of a job."""
 
-    def can_replace(self, host: str) -> bool:
-        """Whether another attempt could run without this host."""
+    def can_replace(self, host: str, *, shrink: bool = True) -> bool:
+        """Whether another attempt could run without this host; unless `shrink`, on as many hosts."""
         ...
 
     def retire(self, host: str, why: str) -> None:
@@ -67,6 +67,8 @@ class HostBlame:
         self._earlier: list[Verdict] = []
         self._suspects: list[BadHost] = []
         """Hosts that were replaced because their ranks failed first twice, until it is known whether that helped."""
+        self._cleared: set[str] = set()
+        """Failures that happened on several hosts, so that no host is suspected because of them."""
         self._last: BadHost | None = None
         self._writing: set[asyncio.Future[None]] = set()
 
@@ -82,13 +84,15 @@ class HostBlame:
         self._note_losses(attempt)
         bad = self._last = bad_host_of(verdict, attempt.ends, self._earlier, stuck=self._recovery.stuck)
         self._earlier.append(verdict)
-        if bad is None:
+        if bad is None or self._cleared.intersection(bad.signatures):
             return
         if bad.is_proven:
             self._keep(bad)
         if not self._job.spec.restarts:
             return
-        if self._recovery.can_replace(bad.host):
+        # A suspicion is not worth a smaller world; and without the ranks of the host, the failure of a rank would not
+        # return, whatever its cause.
+        if self._recovery.can_replace(bad.host, shrink=bad.is_proven):
             self._recovery.retire(bad.host, bad.why)
             self._warn(f"{bad.host} runs no more ranks of this job: {bad.why}")
             if not bad.is_proven:
@@ -101,6 +105,7 @@ class HostBlame:
 
         for suspect in [one for one in self._suspects if is_cleared(one, verdict)]:
             self._suspects.remove(suspect)
+            self._cleared.update(suspect.signatures)
             elsewhere = verdict.first.host if verdict.first is not None else "another host"
             self._warn(f"{suspect.host} is not to blame, because the same failure happened on {elsewhere}")
             self._recovery.restore(suspect.host)

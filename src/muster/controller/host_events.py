@@ -34,7 +34,8 @@ class HostEvents:
             self._recovery.on_loss(link.name, link.lost.why)
         elif link in self._agents.leaders:
             silent = f"has been silent for {link.silence:.1f} s"
-            self._warn(f"{link.name} {silent if event['state'] == 'silent' else 'is back'}")
+            back = f"is back after {link.outage:.1f} s, nothing was lost"
+            self._warn(f"{link.name} {silent if event['state'] == 'silent' else back}")
 
     def _on_broken(self, link: AgentLink, event: Broken) -> None:
         self._recovery.on_broken(link)

@@ -102,16 +102,16 @@ def spares_of(members: Sequence[Member], seats: Sequence[Seat]) -> tuple[Member,
     return tuple(member for member in members if member.standing == "ready" and member.name not in used)
 
 
-def what_changes(found: Seating, before: Plan, world_size: int, min_hosts: int | None) -> str:
+def what_changes(swaps: Sequence[tuple[str, str]], before: Plan, after: Plan, min_hosts: int | None) -> str:
     """How the hosts of the next attempt differ from those of the last one; empty if they are the same."""
     ranks = {place.name: place.ranks for place in before.placements}
     parts: list[str] = []
-    for old, new in found.swaps:
+    for old, new in swaps:
         where = f" ({rank_list(ranks[old])})" if old in ranks else ""
         parts.append(f"spare {new} replaces {old}{where}")
-    hosts = count(len(found.seats), "host")
-    if world_size < before.world_size:
-        parts.append(f"{hosts} left, world size {before.world_size} -> {world_size} (--min-hosts {min_hosts})")
-    elif world_size > before.world_size:
-        parts.append(f"{hosts} again, world size {before.world_size} -> {world_size}")
+    hosts, sizes = count(len(after.placements), "host"), f"world size {before.world_size} -> {after.world_size}"
+    if after.world_size < before.world_size:
+        parts.append(f"{hosts} left, {sizes} (--min-hosts {min_hosts})")
+    elif after.world_size > before.world_size:
+        parts.append(f"{hosts} again, {sizes}")
     return "; ".join(parts)

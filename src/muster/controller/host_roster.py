@@ -11,7 +11,7 @@ from muster.controller import prepare
 from muster.controller.agents import Agents
 from muster.controller.host_pool import Member, Seat, Seating, Shortage, first_seats, next_seating, spares_of
 from muster.controller.host_return import HostReturns
-from muster.controller.links.link import AgentLink
+from muster.controller.links.link import SUSPECT_AFTER, AgentLink
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.preparation import Preparation
 from muster.job import Job
@@ -46,6 +46,8 @@ class HostRoster:
         """The seats of the whole job."""
         self.seats: tuple[Seat, ...] = ()
         """The seats of the last attempt, or of the one that is about to start."""
+        self._attempted: tuple[Seat, ...] = ()
+        """The seats of the last attempt."""
         self.swaps: tuple[tuple[str, str], ...] = ()
         """The host that was replaced and its spare, for each spare that this attempt has put in use."""
         self._draining: set[str] = set()
@@ -75,6 +77,10 @@ class HostRoster:
         """Whether a host runs ranks."""
         return any(seat.host == name for seat in self.seats)
 
+    def is_ready(self, name: str) -> bool:
+        """Whether a host can run ranks."""
+        return name in self._members and self._members[name].standing == "ready"
+
     def knows(self, name: str) -> bool:
         """Whether this is a host of the job."""
         return name in self._members
@@ -89,7 +95,7 @@ class HostRoster:
             slots = known.get(link.name) or link.spec.host.slots or self._spec.nproc or usual
             standing = "ready" if link.name in known else "away"
             self._members[link.name] = Member(name=link.name, slots=slots, standing=standing)
-        self._whole = self.seats = first_seats(self.members, self._spec.spares)
+        self._whole = self.seats = self._attempted = first_seats(self.members, self._spec.spares)
         return bool(known) and isinstance(self.next(), Seating)
 
     def _slots(self, link: AgentLink) -> int:
@@ -102,15 +108,28 @@ class HostRoster:
 
     def next(self, *, without: Collection[str] = ()) -> Seating | Shortage:
         """The hosts of the next attempt, `without` some that are usable."""
-        members = [replace(member, standing="retired") if member.name in without else member for member in self.members]
+        members = [
+            replace(member, standing="retired") if member.name in without else member
+            for member in sorted(self.members, key=lambda member: self._is_silent(member.name))
+        ]
         grow = self._spec.rejoin is not None
         return next_seating(members, self.seats, whole=self._whole, min_hosts=self._spec.min_hosts, grow=grow)
+
+    def _is_silent(self, name: str) -> bool:
+        """Whether a host may be about to be lost: as a spare it is used last."""
+        return self._agents.leader(name).silence > SUSPECT_AFTER
+
+    def begin(self) -> None:
+        """An attempt starts on these hosts."""
+        self._attempted = self.seats
 
     def seat(self, found: Seating) -> Plan:
         """Use the hosts of a seating from now on; returns its plan, without an address."""
         links = [self._agents.leader(seat.host) for seat in found.seats]
         plan = prepare.plan_for(self._job, links, [seat.slots for seat in found.seats])
-        self.seats, self.swaps = found.seats, found.swaps
+        before = {seat.place: seat.host for seat in self._attempted}
+        pairs = [(before.get(seat.place, seat.host), seat.host) for seat in found.seats]
+        self.seats, self.swaps = found.seats, tuple((old, new) for old, new in pairs if old != new)
         return plan
 
     def retire(self, host: str, why: str, phase: HostPhase) -> None:

@@ -6,34 +6,22 @@ import asyncio
 import signal
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
+from muster.controller.attempt_runner import AttemptRunner, Parts
 from muster.controller.diagnosis.independent_ranks import warn
 from muster.controller.diagnosis.verdict import Verdict
-from muster.controller.events import EventStream
 from muster.controller.host_pool import Member, Seating, Shortage, what_changes
 from muster.controller.host_roster import HostRoster
 from muster.controller.links.link import AgentLink
-from muster.controller.monitor.job_files import JobFiles
-from muster.controller.monitor.job_status import JobStatus
-from muster.controller.monitor.observers import Observers
-from muster.controller.preparation import Preparation
-from muster.controller.prepare import shown_ranks
 from muster.controller.rendezvous import another_port, meet
-from muster.controller.requeue_watch import RequeueWatch
 from muster.controller.restart_budget import RestartBudget
-from muster.controller.summary import Timeline, show_failure
+from muster.controller.summary import show_failure
 from muster.errors import HostError, MusterError
-from muster.job import Job
-from muster.output.log_files import LogFiles
-from muster.output.screen import Screen
 from muster.plan import Plan
-from muster.shared.wire import LAST_GRACE
-from muster.text import count, cut, names, tilde
+from muster.text import count, cut, names
 
 if TYPE_CHECKING:
     from muster.jobs.state import HostPhase
@@ -44,61 +32,27 @@ WAIT_FOR_RETURN = 300.0
 REPAIR_LIMIT = 20.0
 """Seconds to wait for a new zygote on a host whose agent is up, before the job continues with fewer hosts."""
 
-GRACE_AFTER_LOSS = 1.0
-"""Maximum grace period in seconds for the ranks of the other hosts when a host is lost and the job will restart."""
-
 _LONGEST_REASON = 300
 """Maximum number of characters of each sentence in MUSTER_LOST."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Parts:
-    """The parts of a controller that the attempts of its job need."""
-
-    job: Job
-    agents: Agents
-    events: EventStream
-    status: JobStatus
-    observers: Observers
-    record: JobFiles
-    preparation: Preparation
-    screen: Screen
-    logs: LogFiles
-    folder: Path
-    timeline: Timeline
-
-
-class Recovery:
+class Recovery(AttemptRunner):
     """The attempts of one job and the hosts they use."""
 
     def __init__(self, parts: Parts) -> None:
-        self._parts = parts
-        self._spec = parts.job.spec
-        self._agents = parts.agents
-        self._screen = parts.screen
-        self._status = parts.status
+        super().__init__(parts)
         self.roster = HostRoster(
             parts.job, parts.agents, parts.status, parts.screen, parts.preparation, self._plan_growth
         )
-        self.attempt: Attempt | None = None
-        self.number = parts.job.first_attempt
-        """The number of the next attempt."""
         self.waiting_for: Callable[[], str] | None = None
         """What the job waits for while no ranks run, for the status line and `muster ps`."""
-        self.grace = self._spec.grace
-        self.interrupt = False
-        """Whether ranks get SIGINT first when they are stopped."""
         self.signals: Collection[signal.Signals] = ()
         """The signals that ranks have received from outside."""
-        self.requeue: RequeueWatch | None = None
-        """Knows whether the time limit of the scheduler is near."""
         self.after_failure: list[Callable[[Attempt, Verdict], None]] = []
         """Called when an attempt has failed, the last one too; may retire hosts before those of the next are chosen."""
         self._met: list[AgentLink] = []
         """The agents of the last attempt, which have found an address."""
         self._lost: tuple[str, ...] = ()
-        self._stuck: dict[str, list[int]] = {}
-        """Processes that could not be killed, by host."""
         self._budget = RestartBudget(limit=self._spec.restarts)
         self._growing: asyncio.TimerHandle | None = None
 
@@ -122,8 +76,9 @@ class Recovery:
         plan = self.roster.seat(found)
         absent = self.roster.away
         if absent:
-            changes = what_changes(found, replace(plan, placements=()), 0, None)
-            changes = changes or f"{plan.world_size} of {count(self.roster.whole_size, 'rank')}"
+            changes = what_changes(self.roster.swaps, plan, plan, None)
+            if plan.world_size < self.roster.whole_size:
+                changes = f"{plan.world_size} of {self.roster.whole_size} ranks (--min-hosts {self._spec.min_hosts})"
             self._screen.warning(f"starting without {names(absent)}: {changes}")
         for name in absent:
             self.roster.expect(name)
@@ -137,14 +92,10 @@ class Recovery:
         """Use a retired host again, if its agent is up."""
         self.roster.restore(host)
 
-    @property
-    def stuck(self) -> Collection[str]:
-        """The hosts with a process of the last attempt that could not be killed."""
-        return self._stuck
-
-    def can_replace(self, host: str) -> bool:
-        """Whether another attempt could run without this host."""
-        return isinstance(self.roster.next(without=[host]), Seating)
+    def can_replace(self, host: str, *, shrink: bool = True) -> bool:
+        """Whether another attempt could run without this host; unless `shrink`, on as many hosts."""
+        found = self.roster.next(without=[host])
+        return isinstance(found, Seating) and (shrink or not found.dropped)
 
     def replace(self, host: str, why: str, *, phase: HostPhase = "bad") -> bool:
         """Retire a host and move its ranks to another one, in a restart that --restarts does not count.
@@ -164,12 +115,16 @@ class Recovery:
             self.attempt.on_loss(host, why)
         if self._agents.leader(host).lost is not None:
             self.roster.lose(host, why)
-        elif self.attempt is not None and self._spec.restarts:
+        elif self.attempt is not None and self._spec.restarts and self.roster.is_ready(host):
             self.retire(host, why)  # its agent answers, but its ranks do not start or do not end
 
     def on_broken(self, link: AgentLink) -> None:
         """The process that starts ranks died on a host whose agent is up."""
         self.roster.lose_zygote(link, is_running=self.attempt is not None and self.roster.is_used(link.name))
+
+    def on_started(self) -> None:
+        """All ranks of an attempt have been started."""
+        self._plan_growth()
 
     def _plan_growth(self) -> None:
         """With `--rejoin SECONDS`, restart a job that has run on fewer hosts for so long when others are ready."""
@@ -195,67 +150,15 @@ class Recovery:
                 if verdict is None:
                     raise MusterError(f"lost {names(self.roster.away)} during the start")
                 return verdict
-            verdict = await self._try_once(plan)
+            self.roster.begin()
+            self._met = [self._agents.leader(place.name) for place in plan.placements]
+            verdict = await self.try_once(plan, {new: old for old, new in self.roster.swaps})
+            if self.stuck:
+                verdict = self._without_stuck(verdict)
             final = await self._final(verdict)
             if final is not None:
                 return final
             plan = None
-
-    async def _try_once(self, plan: Plan) -> Verdict:
-        """Start all ranks, wait until all have ended or one has failed, then end the rest."""
-        parts, number, is_first = self._parts, self.number, self.attempt is None
-        parts.events.unsubscribe(self.attempt)
-        only = self._shown(plan, is_first)
-        attempt = self.attempt = Attempt(plan, number, parts.folder, self._screen, parts.logs, only)
-        self.number += 1
-        self._met = [self._agents.leader(place.name) for place in plan.placements]
-        attempt.subscribe(parts.events)
-        if self.requeue is not None:
-            attempt.is_expected = self.requeue.expects
-        self._keep(plan, is_first)
-        parts.observers.begin_attempt(plan, number, {new: old for old, new in self.roster.swaps})
-        watching = parts.observers.watch(attempt)
-        try:
-            await self._agents.start(plan, number, self.on_loss)
-            parts.timeline.note(f"attempt {number}: ranks started")
-            if not attempt.losses:
-                parts.observers.write()  # other machines see what --detach reports
-                self._status.started()
-                self._plan_growth()
-            await attempt.over.wait()
-        finally:
-            watching.cancel()
-        if not attempt.losses and not attempt.planned:
-            await parts.observers.compare_calls(attempt)
-        await self.stop_ranks()
-        self._retire_stuck(attempt)
-        if is_first and attempt.first_collective is not None and self._spec.watch:
-            parts.timeline.first_collective = attempt.first_collective - parts.timeline.begin
-            self._status.phases["first collective"] = parts.timeline.first_collective
-        return warn(attempt.verdict(), attempt.trained_alone, parts.job)
-
-    def _shown(self, plan: Plan, is_first: bool) -> Collection[int] | None:
-        """The ranks whose output is shown; the world may have become too small for those that the user chose."""
-        try:
-            return shown_ranks(plan, self._spec.only_ranks, self._spec.only_local_ranks)
-        except MusterError:
-            if is_first:
-                raise
-            return ()
-
-    def _keep(self, plan: Plan, is_first: bool) -> None:
-        """Write the plan to the job directory, and report the first one."""
-        try:
-            self._parts.record.keep(plan)
-        except MusterError as error:
-            if is_first:
-                raise
-            self._screen.warning(error.message)
-        if is_first:
-            self._screen.info(
-                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
-                f"rendezvous at {plan.master_addr}:{plan.master_port}; logs in {tilde(self._parts.folder)}"
-            )
 
     async def _final(self, verdict: Verdict) -> Verdict | None:
         """The verdict of the job if an attempt was its last one; None to try again."""
@@ -278,8 +181,8 @@ class Recovery:
         is_loss = verdict.first is None and bool(attempt.losses)
         if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
             return verdict
-        self._budget.note(attempt.progress, attempt.checkpoints)
-        if not is_loss and self.roster.retired == retired and self._budget.is_repeated(verdict):
+        self._budget.note(attempt.progress, has_saved=attempt.has_saved)
+        if not is_loss and self.roster.retired <= retired and self._budget.is_repeated(verdict):
             note = "the restart failed at the same place without any progress, so Muster does not restart it again"
             return replace(verdict, notes=(*verdict.notes, note))
         if not self._budget.spend(None if is_loss else verdict):
@@ -338,7 +241,7 @@ class Recovery:
     async def _meet(self, found: Seating) -> Plan | None:
         """Let the hosts of a seating find an address; None if one of them is lost or unusable, so others are needed."""
         plan = self.roster.seat(found)
-        self._say(found, plan)
+        self._say(plan)
         links = [self._agents.leader(place.name) for place in plan.placements]
         self.waiting_for = lambda: f"choosing an address for {count(len(links), 'host')}"
         try:
@@ -346,7 +249,9 @@ class Recovery:
                 return await another_port(self._parts.job, links[0], self.attempt.plan)
             return await meet(self._parts.job, links, plan, self._screen)
         except MusterError as error:
-            if any(link.lost for link in links):
+            lost = [f"{link.name}: {link.lost.why}" for link in links if link.lost]
+            self._lost += tuple(cut(text, _LONGEST_REASON) for text in lost)
+            if lost:
                 return None
             if not isinstance(error, HostError) or not self.roster.knows(error.host) or not found.swaps:
                 raise
@@ -356,38 +261,26 @@ class Recovery:
         finally:
             self.waiting_for = None
 
-    def _say(self, found: Seating, plan: Plan) -> None:
+    def _say(self, plan: Plan) -> None:
         """Report the restart, and what is different from the attempt before."""
         if self.attempt is None:
             return
-        changes = what_changes(found, self.attempt.plan, plan.world_size, self._spec.min_hosts)
+        changes = what_changes(self.roster.swaps, self.attempt.plan, plan, self._spec.min_hosts)
         planned = self.attempt.planned
         restart = f"planned restart ({planned})" if planned else f"restart {self._budget.used} of {self._budget.limit}"
         self._screen.warning(f"{restart}: {changes}" if changes else restart)
 
     # --- the end --------------------------------------------------------------------------------------------
 
-    async def stop_ranks(self) -> None:
-        """End everything that still runs on the remaining hosts."""
-        self._status.stopping()
-        grace = self.grace
-        if self.attempt is not None and self.attempt.losses:
-            grace = min(grace, GRACE_AFTER_LOSS if self._spec.restarts else LAST_GRACE)
-        stuck = await self._agents.stop(grace, self.on_loss, interrupt=self.interrupt)
-        for host, pids in stuck.items():
-            if host not in self._status.stuck:
-                which = ", ".join(map(str, pids))
-                self._screen.warning(f"{host}: could not kill process {which}, blocked in the kernel (disk or driver)")
-        if stuck and self.attempt is not None:
-            self.attempt.stuck, self._status.stuck = True, tuple(stuck)
-        self._stuck = stuck
-
-    def _retire_stuck(self, attempt: Attempt) -> None:
-        """Replace hosts with a process that could not be killed, if possible: nothing is restarted on top of it."""
-        if self._stuck and self._spec.restarts and isinstance(self.roster.next(without=self._stuck), Seating):
-            for host, pids in self._stuck.items():
-                self.retire(host, f"process {', '.join(map(str, pids))} is blocked in the kernel")
-            attempt.stuck = False
+    def _without_stuck(self, verdict: Verdict) -> Verdict:
+        """Retire hosts with a process that could not be killed, if the job can do without: nothing starts there."""
+        attempt = self.attempt
+        if attempt is None or not self._spec.restarts or isinstance(self.roster.next(without=self.stuck), Shortage):
+            return verdict
+        for host, pids in self._stuck.items():
+            self.retire(host, f"process {', '.join(map(str, pids))} is blocked in the kernel")
+        attempt.stuck = False
+        return warn(attempt.verdict(), attempt.trained_alone, self._parts.job)
 
     async def close(self) -> None:
         """Stop what runs in the background: no host is brought back any more."""

@@ -15,13 +15,13 @@ class RestartBudget:
     """--restarts: how many failures in a row without progress are allowed."""
     used: int = 0
     best: int = 0
-    """The furthest that any attempt came, in steps."""
+    """The most steps that an attempt has made."""
     previous: Verdict | None = None
-    """How the attempt before the last one failed."""
+    """How ranks failed the last time; the loss of a host does not change that."""
 
-    def note(self, steps: int, checkpoints: int) -> None:
-        """An attempt has failed after this many steps and new checkpoints."""
-        if checkpoints or steps > self.best:
+    def note(self, steps: int, *, has_saved: bool) -> None:
+        """An attempt has failed after this many steps; a new checkpoint, or more steps than ever, is progress."""
+        if (has_saved and steps) or steps > self.best:  # a script may save before its first step
             self.used = 0
         self.best = max(self.best, steps)
 
@@ -34,5 +34,5 @@ class RestartBudget:
         if self.used >= self.limit:
             return False
         self.used += 1
-        self.previous = verdict
+        self.previous = self.previous if verdict is None else verdict
         return True

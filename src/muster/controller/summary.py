@@ -54,13 +54,13 @@ def show_failure(screen: Screen, verdict: Verdict) -> None:
 def show_attempts(screen: Screen, status: JobStatus, last: str) -> None:
     """Show the attempts of a job that had several, and how the last one ended."""
     attempts = status.attempts.state()
-    if len(attempts) < 2 or screen.quiet:
+    if len(attempts) < 2:
         return
     from muster.jobs.attempts_text import attempt_rows
     from muster.jobs.ps_text import table
 
-    screen.info(f"{count(len(attempts), 'attempt')}:")
-    screen.show_block("\n".join(table(attempt_rows(attempts, now=time.time(), last=last), None)))
+    lines = table(attempt_rows(attempts, now=time.time(), last=last, brief=True), None)
+    screen.info("\n  ".join([f"{count(len(attempts), 'attempt')}:", *lines]))
 
 
 def show_summary(

@@ -63,6 +63,8 @@ class StartCommand:
     """Whether the agents run on other machines, so that this process is only the connection to them."""
     box: Container | None = None
     """The container the agents run in."""
+    bridges: tuple[tuple[str, ...], ...] = ()
+    """Commands that run PIPED_AGENT on the agent's host, outside its container, to reach it over a new connection."""
 
     def __str__(self) -> str:
         return shlex.join(self.argv)
@@ -226,6 +228,10 @@ class Engine(ABC):
     def why_ended(self, line: str) -> str | None:
         """Why the scheduler ended the job, if this line of output says so."""
         return None
+
+    def ended_agents(self, line: str) -> Sequence[str]:
+        """The hosts whose agents have ended, if this line of output says so."""
+        return ()
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
         """Why the scheduler ended the job, if a command that exited with this code ended its agents."""

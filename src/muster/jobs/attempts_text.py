@@ -9,6 +9,8 @@ from muster.jobs.ps_text import moment, one_line
 from muster.jobs.state import AttemptState
 from muster.text import count, cut, names, printable, significant
 
+_TITLES = ("ATTEMPT", "BEGAN", "RAN", "RANKS", "HOSTS", "RECOVERY", "ENDED BY")
+
 _MOST_ROWS = 20
 """Attempts in a table, the newest ones."""
 
@@ -21,19 +23,25 @@ _LONGEST_HOSTS = 24
 _AFTER_START = re.compile(r"(?<= failed first), [\d.]+ s after the start")
 """What the column RAN shows too."""
 
+_LOSS = re.compile(r"host (\S+) is lost: ([^;]*)(;.*)?")
+"""The verdict on an attempt that lost a host, and what it may mean."""
 
-def attempt_rows(attempts: Sequence[AttemptState], *, now: float, last: str) -> list[Sequence[str]]:
+
+def attempt_rows(
+    attempts: Sequence[AttemptState], *, now: float, last: str, brief: bool = False
+) -> list[Sequence[str]]:
     """A table with titles, if there was more than one attempt; `last` says how the last one stands or how it ended.
 
-    A recovery is shown with the attempt whose end it followed.
+    A recovery is shown with the attempt whose end it followed. A `brief` table has neither times of day nor hosts.
     """
     if len(attempts) < 2:
         return []
     followers = [*attempts[1:], None]
     rows = [_row(attempt, after, now, last) for attempt, after in zip(attempts, followers, strict=True)]
     earlier = attempts[0].number + len(rows[:-_MOST_ROWS])
-    titles = ("ATTEMPT", "BEGAN", "RAN", "RANKS", "HOSTS", "RECOVERY", "ENDED BY")
-    return [titles, *([(count(earlier, "earlier attempt"),)] if earlier > 0 else []), *rows[-_MOST_ROWS:]]
+    kept = [at for at, title in enumerate(_TITLES) if not (brief and title in ("BEGAN", "HOSTS"))]
+    shown = [tuple(row[at] for at in kept) for row in (_TITLES, *rows[-_MOST_ROWS:])]
+    return [shown[0], *([(count(earlier, "earlier attempt"),)] if earlier > 0 else []), *shown[1:]]
 
 
 def _row(attempt: AttemptState, after: AttemptState | None, now: float, last: str) -> Sequence[str]:
@@ -54,7 +62,9 @@ def _row(attempt: AttemptState, after: AttemptState | None, now: float, last: st
 
 def short_reason(reason: str) -> str:
     """What ended an attempt, in one line, without when."""
-    return _AFTER_START.sub("", one_line(reason))
+    line = one_line(reason)
+    loss = _LOSS.fullmatch(line)
+    return _AFTER_START.sub("", line) if loss is None else f"lost {loss[1]}: {loss[2]}"
 
 
 def took(seconds: float) -> str:

@@ -9,6 +9,8 @@ from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
+from muster.text import printable_lines
+
 _LARGEST = 1 << 53
 """Integers beyond this are not exact in JSON; no number of a job is that large."""
 
@@ -66,8 +68,7 @@ def _checked(value: Any, is_valid: bool) -> Any:
 
 def _text(value: Any) -> str:
     """A text without characters that a terminal would obey."""
-    text: str = _of(str, value)
-    return text if text.isprintable() else "".join(c if c.isprintable() or c in "\n\t" else " " for c in text)
+    return printable_lines(_of(str, value))
 
 
 def _flag(value: Any) -> bool:

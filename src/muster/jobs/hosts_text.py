@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from muster.jobs.ps_text import how_long, one_line
-from muster.jobs.state import HostPhase, HostState, JobState
+from muster.jobs.state import HostChangeState, HostPhase, HostState, JobState
 from muster.text import count, names, printable
 
 _MISSING: tuple[HostPhase, ...] = ("lost", "bad", "draining", "returning")
@@ -72,6 +72,12 @@ def about_host(host: HostState, now: float) -> str:
     if host.deadline is not None and host.state == "draining":
         left = f"{how_long(host.deadline - now)} left" if host.deadline > now else "its time is over"
     return ", ".join(filter(None, [left, one_line(host.why)]))
+
+
+def host_change(change: HostChangeState) -> str:
+    """`b is back`, `b is lost: no message for 5.0 s`."""
+    why = f": {one_line(change.why)}" if change.why else ""
+    return f"{printable(change.host)} is {'back' if change.state == 'up' else change.state}{why}"
 
 
 def is_notable(host: HostState) -> bool:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from muster import __version__
-from muster.errors import MusterError
+from muster.errors import MusterError, UsageError
 from muster.jobs.decode import decode
 from muster.jobs.job_messages import (
     JOB_ANSWERS,
     VERSION,
+    AskDrain,
     AskStacks,
     AskState,
     AskStop,
@@ -52,7 +53,7 @@ class Refused(NoAnswer):
     """The job's socket exists, but no process holds it any more."""
 
 
-def ask(folder: Path, request: AskState | AskStop | AskStacks, limit: float = STATE_LIMIT) -> Any:
+def ask(folder: Path, request: AskState | AskStop | AskDrain | AskStacks, limit: float = STATE_LIMIT) -> Any:
     """Send one request to the job with this directory, and return the answer; NoAnswer within `limit` seconds."""
     with _connected(folder, limit) as peer:
         try:
@@ -79,6 +80,11 @@ def stop(folder: Path, *, grace: float | None = None, stacks: bool = False) -> s
     """
     limit = STACKS_LIMIT if stacks else STOP_LIMIT
     return ask(folder, {"do": "stop", "grace": grace, "stacks": stacks}, limit).get("said", "")
+
+
+def drain(folder: Path, host: str, left: float | None) -> str:
+    """Ask the job to leave a host that goes away, in `left` seconds if that is known; returns what the job does."""
+    return ask(folder, {"do": "drain", "host": host, "left": left}, STOP_LIMIT)["said"]
 
 
 def take_stacks(folder: Path) -> Report:
@@ -130,7 +136,7 @@ def _connected(folder: Path, limit: float) -> socket.socket:
     return peer
 
 
-def _send(peer: socket.socket, request: AskState | AskStop | AskStacks | Follow) -> None:
+def _send(peer: socket.socket, request: AskState | AskStop | AskDrain | AskStacks | Follow) -> None:
     versioned = {**request, "protocol": VERSION, "muster": __version__}
     try:
         peer.sendall(json.dumps(versioned).encode() + b"\n")
@@ -157,7 +163,7 @@ def _checked(folder: Path, line: bytes, do: str) -> Any:
         answer = json.loads(line)
         if "error" in answer:
             check_reply(answer, JobError, do)
-            raise MusterError(answer["error"])
+            raise (UsageError if answer.get("usage") else MusterError)(answer["error"], hint=answer.get("hint"))
         kind = ("line" if "stream" in answer else "end") if do == "follow" else do
         if kind in JOB_ANSWERS:
             check_reply(answer, JOB_ANSWERS[kind], do)

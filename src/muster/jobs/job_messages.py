@@ -42,6 +42,13 @@ class AskStop(JobRequest):
     stacks: NotRequired[bool]
 
 
+class AskDrain(JobRequest):
+    """Ask the job to leave a host that is about to go away, in `left` seconds if that is known."""
+
+    host: str
+    left: NotRequired[float | None]
+
+
 class AskStacks(JobRequest):
     """Ask for the stack traces of all ranks."""
 
@@ -56,6 +63,12 @@ class Stopping(TypedDict):
     """The job has begun to end; `said` is a sentence about where the stack traces are."""
 
     ok: bool
+    said: str
+
+
+class Draining(TypedDict):
+    """The job has begun to leave the host; `said` says what happens."""
+
     said: str
 
 
@@ -80,16 +93,25 @@ class JobEnd(TypedDict):
 
 
 class JobError(TypedDict):
-    """The request could not be answered; the sentence says why."""
+    """Why a request could not be answered, and a hint; with `usage`, the request itself is wrong."""
 
     error: str
+    hint: NotRequired[str | None]
+    usage: NotRequired[bool]
 
 
-JOB_REQUESTS: dict[str, type] = {"state": AskState, "stop": AskStop, "stacks": AskStacks, "follow": Follow}
+JOB_REQUESTS: dict[str, type] = {
+    "state": AskState,
+    "stop": AskStop,
+    "drain": AskDrain,
+    "stacks": AskStacks,
+    "follow": Follow,
+}
 """Every request by its name, the value of `do`."""
 
 JOB_ANSWERS: dict[str, type] = {
     "stop": Stopping,
+    "drain": Draining,
     "stacks": StacksTaken,
     "line": ShownLine,
     "end": JobEnd,

@@ -36,7 +36,9 @@ def prune(older: float) -> Pruned:
     failed: list[str] = []
     size = 0
     for job in map(read_job, job_folders()):
-        if job.folder.is_symlink() or job.may_run or time.time() - last_written(job) < older:
+        # A copy that is that old is of a host that has not answered since.
+        may_run = job.may_run and (job.copied is None or time.time() - job.copied < older)
+        if job.folder.is_symlink() or may_run or time.time() - last_written(job) < older:
             continue
         if any(name.startswith(_CODE) for name in entries(job.folder)):
             with_code.append(job.folder)

@@ -67,13 +67,15 @@ def how_long(seconds: float) -> str:
 
 
 def reason(job: KeptJob) -> str:
-    """Why a job failed, hangs or is slow, in one line; empty if it does neither."""
+    """Why a job failed, hangs or is slow, or what it waits for to recover, in one line; empty if it does neither."""
     state = job.state
     if state is None or state.stopped_by or job.life == "died":
         return ""
     if state.phase == "ended":
         said = state.failures[-1].sentence if state.failures else state.sentence
         return "" if state.exit_code == 0 else one_line(said)
+    if is_recovering(state):
+        return one_line(state.sentence)
     if state.phase == "running" and (state.hung_since is not None or state.slow):
         kind = "straggler" if state.hung_since is None else "hang"
         said = one_line(next((report.sentence for report in reversed(state.reports) if report.kind == kind), ""))

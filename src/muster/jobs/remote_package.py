@@ -22,7 +22,7 @@ import sys
 if sys.path[:1]==[""]:del sys.path[0]
 import json,os
 def say(**said):os.write(1,b"\\n\\x01muster "+json.dumps(said).encode()+b"\\n")
-def fail(why):say(error=why);sys.exit(125)
+def fail(why,hint):say(error=why,hint=hint);sys.exit(125)
 def take(n):
  b=bytearray()
  while len(b)<n:
@@ -31,20 +31,22 @@ def take(n):
   b+=c
  return bytes(b)
 def frame():return json.loads(take(int(take(16),16)).decode())
-if sys.version_info<(3,10):fail("Python 3.10 or newer is required there, this is %d.%d"%sys.version_info[:2])
+if sys.version_info<(3,10):fail("Python 3.10 or newer is required there, this is %d.%d"%sys.version_info[:2],
+ "choose another Python with `--python PATH`")
 head=frame()
 home=os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"),"muster","packages")
 try:
  os.makedirs(home,0o700,exist_ok=True)
  found=os.lstat(home)
- if found.st_uid!=os.getuid() or found.st_mode&0o022:fail(home+" can be changed by other users")
+ if found.st_uid!=os.getuid() or found.st_mode&0o022:fail(
+  home+" can be changed by other users","run `chmod 700 "+home+"` there")
  path=os.path.join(home,head["package"])
  if not os.path.isdir(path):
   say(need=True)
   import hashlib,io,shutil,tarfile,tempfile
   sent=frame()
   data=take(sent["size"])
-  if hashlib.sha256(data).hexdigest()!=sent["package"]:fail("Muster arrived damaged")
+  if hashlib.sha256(data).hexdigest()!=sent["package"]:fail("Muster arrived damaged","try again")
   path=os.path.join(home,sent["package"])
   new=tempfile.mkdtemp(dir=home)
   with tarfile.open(fileobj=io.BytesIO(data)) as tar:
@@ -53,7 +55,8 @@ try:
   except OSError:
    shutil.rmtree(new,True)
    if not os.path.isdir(path):raise
-except OSError as e:fail("could not store Muster in %s (%s)"%(home,e.strerror or e))
+except OSError as e:fail(
+ "could not store Muster in %s (%s)"%(home,e.strerror or e),"make room there")
 sys.path.insert(0,path)
 from muster.cli.remote_host import main
 sys.exit(main(head["request"]))

@@ -95,7 +95,10 @@ class RemotePython:
                 message = self._message()
             self.greeted = True
             if message.get("error"):
-                raise HostError(self.place.host.name, printable(str(message["error"])))
+                hint: Any = message.get("hint")
+                raise HostError(
+                    self.place.host.name, printable(str(message["error"])), hint=printable(str(hint)) if hint else None
+                )
             if "need" not in message:
                 return message
             digest, data = package()

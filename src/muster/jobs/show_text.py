@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.jobs.attempts_text import attempt_rows, swaps_text, took
-from muster.jobs.hosts_text import host_rows, named_hosts, where
+from muster.jobs.hosts_text import host_change, host_rows, named_hosts, where
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status, table
-from muster.jobs.state import AttemptState, Failure, JobState, RankState, Report
+from muster.jobs.state import AttemptState, Failure, HostChangeState, JobState, RankState, Report
 from muster.text import age, count, cut, printable, rank_list, significant, tilde
 
 _MOST_REPORTS = 5
@@ -164,7 +164,7 @@ def _standing(job: KeptJob, state: JobState, now: float) -> str:
     rates = [rank.step_rate for rank in state.ranks if rank.step_rate is not None]
     if state.phase == "running" and state.slow:
         said = f"{said}: {rank_list(state.slow)}"
-    elif rates and state.hung_since is None:
+    elif rates and state.phase == "running" and state.hung_since is None:
         unit = "steps/s" if any(rank.steps for rank in state.ranks) else "collectives/s"
         said = f"{said}, {significant(min(rates))} {unit}"
     elif state.sentence:
@@ -248,6 +248,7 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
         for attempt in state.attempts
         if attempt.lost_at is not None and (attempt.number, attempt.lost_to) not in known
     ]
+    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_told(change, state)]
     if state.phase == "ended":
         how = f"stopped by {one_line(state.stopped_by)}" if state.stopped_by else f"ended, exit code {state.exit_code}"
         events.append(_Event(state.now, how))
@@ -256,6 +257,16 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     events.sort(key=lambda event: event.time)
     shown = events if len(events) <= _MOST_TIMES else [*events[: _MOST_TIMES // 2], *events[-_MOST_TIMES // 2 :]]
     return [f"  {moment(event.time)}  {event.text}" for event in shown]
+
+
+def _is_told(change: HostChangeState, state: JobState) -> bool:
+    """Whether the end of an attempt reports the loss of this host."""
+    said = [failure.sentence for failure in state.failures] + [attempt.lost_to for attempt in state.attempts]
+    return (
+        change.state == "lost"
+        and bool(change.why)
+        and any(f"{change.host} is lost: {change.why}" in one for one in said)
+    )
 
 
 def _begun(attempt: AttemptState) -> str:

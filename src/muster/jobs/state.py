@@ -152,6 +152,17 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HostChangeState:
+    """A host was lost, returned, drains or turned out to be bad."""
+
+    time: float
+    host: str
+    state: HostPhase
+    """up: it has returned."""
+    why: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptState:
     """One start of all ranks."""
 
@@ -210,6 +221,8 @@ class JobState:
     """Every start of the ranks, the last one last; of very many the newest."""
     host_losses: int = 0
     """How often a host was lost."""
+    host_changes: tuple[HostChangeState, ...] = ()
+    """What happened to hosts, the last one last; of very many the newest."""
     phases: Mapping[str, float] = field(default_factory=dict[str, float])
     """Seconds from `begin` to the end of each phase of the start: `connected`, `imported`, `first collective`."""
     hung_since: float | None = None
@@ -235,6 +248,7 @@ class JobState:
             "reports": [vars(report) for report in self.reports],
             "failures": [vars(failure) for failure in self.failures],
             "attempts": [vars(attempt) for attempt in self.attempts],
+            "host_changes": [vars(change) for change in self.host_changes],
         }
 
     def cut(self, *, since: float | None = None, stacks: bool = True) -> JobState:

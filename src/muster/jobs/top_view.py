@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import Generic, TypeVar
 
 from muster.jobs.attempts_text import short_reason, swaps_text, took
-from muster.jobs.hosts_text import about_host, is_notable, where
+from muster.jobs.hosts_text import about_host, host_change, is_notable, where
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.ps_text import LEASE, how_it_ended, moment, status
 from muster.jobs.state import HostState, JobState, RankState
@@ -37,6 +37,7 @@ _ODD = ("failed", "hung", "lost", "stopped", "disk")
 """States of ranks that are shown first where not all fit."""
 
 _FEWEST_HOSTS = 3
+_LONGEST_WHY = 40
 _REPORTS = 3
 _LINES_OF_A_REPORT = 3
 """Reports that are shown, the newest last, and lines of each."""
@@ -93,6 +94,7 @@ def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]
     elif state.sentence:
         lines.append(state.sentence)
     lines += _last_recovery(state)
+    lines += [f"{moment(change.time)} {host_change(change)}" for change in state.host_changes[-1:]]
     for report in state.reports[-_REPORTS:]:
         when = moment(report.time)
         lines.append(f"{when} {report.sentence}")
@@ -124,7 +126,7 @@ def _hosts(state: JobState, now: float, width: int, most: int, paint: _Paint) ->
         _Column[HostState]("DISK WAIT", lambda host: _share(host.disk_wait), 4),
         _Column[HostState]("NET IN/OUT", lambda host: _sizes(host.network_in, host.network_out), 5),
         _Column[HostState]("GPUS", _host_gpus, 6),
-        _Column[HostState]("WHY", lambda host: about_host(host, now), 3, left=True),
+        _Column[HostState]("WHY", lambda host: cut(about_host(host, now), _LONGEST_WHY), 6, left=True),
     ]
     lines = _table(columns, hosts, shown, width, paint)
     if len(shown) < len(hosts):

@@ -13,6 +13,7 @@ from typing import NamedTuple, TextIO
 from muster.output.colors import ADVICE, DIM, FAILURE, WARNING, is_dumb, painted, rank_color, wants_color
 from muster.output.lines import Line, as_bytes
 from muster.output.progress_bars import BarArea, BarLines, Key, fitted, visible
+from muster.text import printable_lines
 
 _MOST_QUEUED = 128 << 20
 """Bytes that may be queued for a terminal that is not read (`| less`, Ctrl-S); more is dropped, never in the files."""
@@ -116,7 +117,7 @@ class Screen:
     def show_block(self, text: str) -> None:
         """Text without a label, such as a traceback."""
         for line in text.splitlines():
-            self._show(2, [("  " + line, "")], "\n")
+            self._show(2, [("  " + _harmless(line), "")], "\n")
 
     def debug(self, text: str) -> None:
         """A line of the debug log, for --debug."""
@@ -181,7 +182,7 @@ class Screen:
     def _message(self, text: str, style: str) -> None:
         self.log(text)
         for line in text.splitlines() or [""]:
-            self._show(2, _message_parts(line, style), "\n")
+            self._show(2, _message_parts(_harmless(line), style), "\n")
 
     def _show_rank(self, label: str, rank: int, fd: int, text: str, end: str) -> None:
         line = f"{label} {text}"
@@ -345,6 +346,11 @@ class Screen:
                 stream.flush()
         except ValueError:
             pass  # it has been closed
+
+
+def _harmless(line: str) -> str:
+    """The line without escape sequences: messages quote exceptions and hosts, which must not change what is shown."""
+    return line if line.isprintable() else printable_lines(visible(line))
 
 
 def _message_parts(line: str, style: str) -> _Parts:

@@ -175,7 +175,7 @@ def _room(path: str) -> DiskFacts | None:
         status = os.statvfs(folder)
     except OSError:
         return None
-    kind, failed = _file_system(os.path.realpath(folder), machine.read_text("/proc/self/mountinfo"))
+    kind, point, failed = _file_system(os.path.realpath(folder), machine.read_text("/proc/self/mountinfo"))
     if status.f_flag & os.ST_RDONLY and folder == path and not failed:
         return None  # a read-only image is always full
     return {
@@ -185,17 +185,18 @@ def _room(path: str) -> DiskFacts | None:
         "total": status.f_blocks * status.f_frsize,
         "inodes": status.f_favail if status.f_files else None,
         "kind": kind,
+        "point": point,
         "failed": failed,
     }
 
 
-def _file_system(path: str, mountinfo: str) -> tuple[str, bool]:
-    """The type of the file system that a path is on, and whether the kernel made it read-only after an error.
+def _file_system(path: str, mountinfo: str) -> tuple[str, str, bool]:
+    """The type and mount point of the file system of a path, and whether the kernel made it read-only after an error.
 
     `mount -o ro` marks the mount and the file system; the kernel marks only the file system. ext4 since Linux 6.12 has
     a word of its own for it.
     """
-    found, longest = ("", False), -1
+    found = ("", "", False)
     for line in mountinfo.splitlines():
         before, _, after = line.partition(" - ")
         fields, kinds = before.split(), after.split()
@@ -203,8 +204,8 @@ def _file_system(path: str, mountinfo: str) -> tuple[str, bool]:
             continue
         point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
         below = point.rstrip("/") + "/"
-        if len(point) >= longest and (path == point or path.startswith(below)):
+        if len(point) >= len(found[1]) and (path == point or path.startswith(below)):
             options = kinds[-1].split(",")
             is_failed = "emergency_ro" in options or ("ro" in options and "rw" in fields[5].split(","))
-            found, longest = (kinds[0], is_failed), len(point)
+            found = (kinds[0], point, is_failed)
     return found

@@ -68,6 +68,8 @@ class Sampler:
         self.groups: dict[str, tuple[int, int]] = {}
         self.steps = [0, 0]
         """Steps of all optimizers, and of the training loop."""
+        self.saves = [0]
+        """Number of files that torch.save has written."""
         self.arrivals = Arrivals(reporter)
         self.moved = time.time()
         """The time of the last progress: a collective was called or finished, or an optimizer stepped."""
@@ -85,6 +87,7 @@ class Sampler:
         """Start the sampling thread."""
         torch_adapter.hold_back_while_capturing()
         torch_adapter.count_steps(self.steps, self.arrivals.made)
+        torch_adapter.count_saves(self.saves)
         # Guarded, because the traceback of a thread would appear in the script's stderr.
         run = (self._run,)
         threading.Thread(target=self.reporter.guard, args=run, name="muster-progress", daemon=True).start()
@@ -132,7 +135,7 @@ class Sampler:
         self._looks = self._waiting = 0
         self._reported_at, self._reported_move = time.monotonic(), self.moved
         done = sum(finished for _, finished in self.groups.values())
-        self.reporter.progress(done, waiting=share, **self._where())
+        self.reporter.progress(done, waiting=share, saves=self.saves[0], **self._where())
 
     def _where(self) -> Where:
         frames = _frames(sys._current_frames().get(self._main or 0))

@@ -292,6 +292,37 @@ def count_all_steps(steps: list[int]) -> Callable[[], None]:
     return register(count).remove
 
 
+def count_saves(saves: list[int]) -> None:
+    """Count in `saves[0]` the files that `torch.save` has written, to know whether there is a new checkpoint.
+
+    Counted when torch drops its writer: a wrapper around the end of the writing would appear in tracebacks.
+    """
+    import weakref
+
+    serialization = sys.modules.get("torch.serialization")
+    writing: set[weakref.ref[Any]] = set()
+
+    def written(ref: weakref.ref[Any]) -> None:
+        writing.discard(ref)
+        saves[0] += 1
+
+    for name in ("_open_zipfile_writer_file", "_open_zipfile_writer_buffer"):
+        writer: Any = getattr(serialization, name, None)
+        enter: Callable[[Any], Any] | None = getattr(writer, "__enter__", None)
+        if enter is None:
+            continue
+
+        def begin(self: Any, enter: Callable[[Any], Any] = enter) -> Any:
+            try:
+                if not hasattr(self, "buffer") or self.buffer.fileno() > 2:  # not into memory
+                    writing.add(weakref.ref(self, written))
+            except Exception:
+                pass
+            return enter(self)
+
+        writer.__enter__ = begin
+
+
 def reseed() -> None:
     """Give a forked rank fresh random state, as a new interpreter would have; `random` reseeds itself."""
     torch = sys.modules.get("torch")

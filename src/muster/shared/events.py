@@ -25,6 +25,31 @@ class Hello(TypedDict):
     key: str
     host: str
     protocol: int
+    resume: NotRequired[str]
+    """The name of the session to resume."""
+
+
+class Bridge(TypedDict):
+    """The first line of the program that connects a new ssh connection to an agent: where it looked, and the result."""
+
+    t: Literal["bridge"]
+    place: str
+    found: bool
+
+
+class Challenge(TypedDict):
+    """The first line of a resumed session, from an agent that waits for the proof to its nonce."""
+
+    t: Literal["challenge"]
+    nonce: str
+
+
+class Resumed(TypedDict):
+    """The agent's own proof, and the number of lines it got; the lines that the controller lacks follow."""
+
+    t: Literal["resumed"]
+    proof: str
+    got: int
 
 
 class Interface(TypedDict):
@@ -50,18 +75,20 @@ class Facts(TypedDict):
 
 
 class Up(Facts):
-    """The agent's first message: the protocol version, and facts about its host."""
+    """The agent's first message: the protocol version, which boot and network it is in, and facts about its host."""
 
     t: Literal["up"]
     protocol: int
+    place: str
 
 
 class Pong(TypedDict):
-    """The answer to a ping: when it was sent, and the host's clock."""
+    """The answer to a ping: when it was sent, the host's clock, and the number of lines that the agent got."""
 
     t: Literal["pong"]
     sent: float
     time: float
+    got: int
 
 
 class Failed(TypedDict):
@@ -109,7 +136,7 @@ class MemoryFacts(TypedDict):
 
 
 class DiskFacts(TypedDict):
-    """The file system of a path: its free space, its type, and whether the kernel made it read-only after an error."""
+    """The file system of a path: free space, type, mount point, whether the kernel made it read-only on an error."""
 
     path: str
     folder: str
@@ -117,6 +144,7 @@ class DiskFacts(TypedDict):
     total: int
     inodes: int | None
     kind: str
+    point: str
     failed: bool
 
 
@@ -150,6 +178,14 @@ class Signaled(TypedDict):
     t: Literal["signal"]
     number: int
     ranks: list[int]
+
+
+class Notice(TypedDict):
+    """The host is about to go away, in `left` seconds; `why` says who announced it."""
+
+    t: Literal["notice"]
+    left: float
+    why: str
 
 
 class Broken(TypedDict):
@@ -196,8 +232,11 @@ class Gauges(TypedDict):
 HELLO: dict[str, type] = kinds_of(Hello)
 """The message that precedes the agent's code on a connection of an agent that dials back."""
 
+RESUMED: dict[str, type] = kinds_of(Bridge, Challenge, Resumed)
+"""The messages that precede the others on a connection that resumes a session."""
+
 EVENTS: dict[str, type] = {
-    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Broken, Storeless, Gauges),
+    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Notice, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
 """Every event by its name, the value of `t`; those of ranks are their reports, forwarded with the rank's number."""

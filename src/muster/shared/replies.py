@@ -212,6 +212,13 @@ class Stopped(TypedDict):
     left: list[int]
 
 
+class Warned(TypedDict):
+    """The ranks that have not ended, and those of them that have no handler for the signal, so it would kill them."""
+
+    ranks: list[int]
+    unheard: list[int]
+
+
 class StdinTaken(TypedDict):
     """There is room for another piece, unless the rank has `closed` its stdin."""
 
@@ -230,6 +237,8 @@ REPLIES: dict[str, type] = {
     "call": Problem,
     "start": Problem,
     "signal": Done,
+    "notices": Done,
+    "deadline": Warned,
     "stacks": Stacks,
     "examine": Examined,
     "stop": Stopped,

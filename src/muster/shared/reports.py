@@ -96,13 +96,14 @@ class Left(Report):
 
 
 class Progress(Report):
-    """How far the rank is: finished collectives, optimizer steps, where its code is, and the share of time it waits."""
+    """How far the rank is: finished collectives, optimizer steps, saved files, where its code is, how much it waits."""
 
     t: Literal["progress"]
     done: int
     first: bool
     waiting: NotRequired[float | None]
     steps: NotRequired[int]
+    saves: NotRequired[int]
     groups: NotRequired[dict[str, tuple[int, int]]]
     moved: NotRequired[float]
     place: NotRequired[str]

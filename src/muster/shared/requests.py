@@ -10,10 +10,36 @@ else:
     from .protocol import TypedDict
 
 
+class Session(TypedDict):
+    """Sent with the agent: its lease in seconds, and the name and secret by which its session is resumed."""
+
+    lease: float
+    name: str
+    """Also the name of the socket on which an agent behind ssh listens; empty if a closed connection is the end."""
+    secret: str
+    boxed: bool
+    """Whether a container program is between ssh and the agent."""
+
+
 class Ping(TypedDict):
-    """Prove that the job is still wanted, and ask for the host's clock: answered by the event `pong`."""
+    """Prove that the job is still wanted, and ask for the host's clock: answered by the event `pong`.
+
+    It has the number of lines `got` from the agent, and by the controller's monotonic clock the time now and the time
+    at which it last heard the agent.
+    """
 
     sent: float
+    got: int
+    clock: float
+    heard: float
+
+
+class Resume(TypedDict):
+    """The answer to a challenge: our nonce, the proof that we know the secret, and the number of lines we got."""
+
+    nonce: str
+    proof: str
+    got: int
 
 
 class Compare(TypedDict):
@@ -140,6 +166,20 @@ class SendSignal(TypedDict):
     number: int
 
 
+class WatchNotices(TypedDict):
+    """Report when this host is about to go away: after SIGTERM if `sigterm`, and when `command` says so."""
+
+    command: str
+    sigterm: bool
+
+
+class Deadline(TypedDict):
+    """Keep the deadline for the ranks, in seconds since 1970 by the host's clock; send them `signal` unless it is 0."""
+
+    time: float
+    signal: int
+
+
 class TakeStacks(TypedDict):
     """Find out where every rank is; with `deep`, including stack traces and the last collectives."""
 
@@ -179,7 +219,11 @@ class Bye(TypedDict):
     """End the agent: the job is over."""
 
 
+RESUMING: dict[str, type] = {"resume": Resume}
+"""The request that precedes the others on a connection that resumes a session."""
+
 REQUESTS: dict[str, type] = {
+    "session": Session,
     "ping": Ping,
     "compare": Compare,
     "unpack": UnpackCode,
@@ -192,6 +236,8 @@ REQUESTS: dict[str, type] = {
     "call": SendCall,
     "start": Start,
     "signal": SendSignal,
+    "notices": WatchNotices,
+    "deadline": Deadline,
     "stacks": TakeStacks,
     "examine": Examine,
     "stop": Stop,

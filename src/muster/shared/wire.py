@@ -21,10 +21,13 @@ HEARTBEAT = 0.5
 """Seconds between two pings from the controller."""
 
 LEASE = 5.0
-"""Seconds of silence after which an agent stops its ranks, and the controller considers a host lost."""
+"""Seconds without contact after which the controller considers a host lost, if others wait to replace it.
+
+Its agent has ended all ranks by then. Jobs that nobody waits for have longer (`spec.py`).
+"""
 
 LAST_GRACE = 3.0
-"""Maximum grace period in seconds if the controller is lost; with LEASE, all ranks are gone within 10 s."""
+"""Maximum grace period in seconds if the controller is lost."""
 
 
 class ProtocolError(Exception):

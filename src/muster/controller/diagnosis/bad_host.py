@@ -11,10 +11,12 @@ A wrong accusation is worse than none: it takes a good host out of use, and hide
      there fails on that host each time. So the same rank with an ordinary exception says nothing about its host; what
      counts is a crash in native code or an error of CUDA that no program causes.
   2. A bug that depends on the data or on the step returns at the same place after the same number of collectives
-     (`is_same_failure`): that is the script, and the job is not restarted anyway.
+     (`is_same_failure`): that is the script, and the job is not restarted anyway. Not so before the first collective,
+     where the host decides as often: a driver that does not start, a CPU without an instruction.
   3. A bug that hits ranks at random hits the same one of n hosts again in one of n cases; for two hosts that is a
      coin toss. So this is a suspicion until the host has been replaced. If the same failure then happens on another
-     host (`is_cleared`), it was not the host: it may be used again and nothing is kept about it.
+     host (`is_cleared`), it was not the host: it may be used again and nothing is kept about it. For the same
+     reason only a spare replaces such a host; without its ranks, a bug of one of them would not return.
   4. Ranks killed from outside or by the OOM killer say nothing about hardware, and neither do ranks that only lost
      their connection to another one.
 
@@ -23,30 +25,13 @@ Not a sign: a disk quota, a full or failing file system that other hosts share, 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from muster.controller.diagnosis import hardware_signs
-from muster.controller.diagnosis.failure_facts import Disk
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.diagnosis.verdict import Verdict, is_same_failure
-from muster.text import size_text
-
-_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "jfs", "bcachefs"})
-"""File systems on a disk of the host itself."""
-
-_LOCAL = _DISKS | {"tmpfs", "ramfs", "overlay"}
-"""File systems that no other host can fill."""
-
-_NO_SPACE = re.compile(
-    r"No space left on device|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
-    r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
-)
-_QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
-_READ_ONLY = re.compile(r"\[Errno 30\]|Read-only file system")
-_DISK_ERROR = re.compile(r"\[Errno (?:5|117)\]|Input/output error|Structure needs cleaning")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +84,7 @@ def _proven(verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str]) -
         ((host, sign),) = signs.items()
         return BadHost(host=host, why=sign, kind="full" if " was full" in sign else "hardware")
     # All hosts that wait for one file server have stuck processes; only one of them has a broken disk or driver.
-    if len(set(stuck)) == 1 and not signs and len({end.host for end in ends}) > 1:
+    if len(stuck) == 1 and not signs and any(end.host not in stuck for end in ends):
         return BadHost(host=next(iter(stuck)), why="a process was blocked in the kernel (disk or driver)")
     return None
 
@@ -109,30 +94,7 @@ def _sign(end: RankEnd, *, with_log: bool) -> str:
     logged = hardware_signs.in_kernel_log(end) if with_log else ""
     if not end.failed or end.is_symptom:
         return logged  # it was stopped, or it lost its connection to a rank, which may be on this host
-    return logged or hardware_signs.in_message(end) or _of_disk(end)
-
-
-def _of_disk(end: RankEnd) -> str:
-    """What is wrong with a local disk that a rank wrote to or read from; empty if nothing is."""
-    said = hardware_signs.message_of(end)
-    if _QUOTA.search(said):
-        return ""
-    # The other disks are those of the working directory and of /tmp.
-    named = [disk for disk in end.disks if disk.path in said]
-    if _NO_SPACE.search(said):
-        full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
-        return f"the disk of {full.folder} was full ({size_text(full.total)})" if full else ""
-    if _READ_ONLY.search(said):
-        failed = next((disk for disk in named or end.disks if disk.failed and disk.kind in _DISKS), None)
-        return f"the kernel made the disk of {failed.folder} read-only after an error" if failed else ""
-    if _DISK_ERROR.search(said):
-        broken = next((disk for disk in named if disk.kind in _DISKS), None)
-        return f"the disk of {broken.folder} had I/O errors" if broken else ""
-    return ""
-
-
-def _is_hosts_own(disk: Disk) -> bool:
-    return disk.kind in _LOCAL and not disk.folder.startswith("/dev/shm")
+    return logged or hardware_signs.in_message(end) or hardware_signs.of_disk(end)
 
 
 # --- the same host twice ------------------------------------------------------------------------------------------
@@ -146,7 +108,9 @@ def _failed_first_twice(verdict: Verdict, ends: Sequence[RankEnd], earlier: Sequ
     others = [end for end in ends if end.host != first.host]
     if not others or any(end.failed and not end.is_symptom for end in others):
         return None
-    if is_same_failure(before, verdict) or not (_says_something(first) and _says_something(last)):
+    if (verdict.progress and is_same_failure(before, verdict)) or not (
+        _says_something(first) and _says_something(last)
+    ):
         return None
     machine = [hardware_signs.may_be_hardware(end) for end in (first, last)]
     if not any(machine) or (first.rank == last.rank and not all(machine)):

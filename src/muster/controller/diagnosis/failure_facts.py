@@ -20,8 +20,15 @@ class Disk:
     """Free inodes; None if the file system does not count them."""
     kind: str = ""
     """The type of the file system, such as `ext4` or `nfs4`; empty if unknown."""
+    point: str = ""
+    """Where it is mounted; empty if unknown."""
     failed: bool = False
     """Whether the kernel made it read-only after an error of the disk."""
+
+    @property
+    def place(self) -> str:
+        """Where it is mounted, or a directory on it."""
+        return self.point or self.folder
 
     @property
     def exists(self) -> bool:

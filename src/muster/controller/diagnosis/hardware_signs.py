@@ -1,4 +1,4 @@
-"""Signs of failed hardware in the kernel's log and in the messages of CUDA. Pure.
+"""Signs of failed hardware in the kernel's log, in the messages of CUDA and on disks. Pure.
 
 A sign is a clause about a host: `GPU 3 fell off the bus (Xid 79)`.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 import signal
 
+from muster.controller.diagnosis.failure_facts import Disk
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.text import size_text
 
 # From NVIDIA's catalog of Xids (docs.nvidia.com/deploy/xid-errors): those that ask for a reset, a reboot or a repair.
 # Missing are those that a program can cause, above all 13 and 31 (illegal access), 43 and 45 (its end), 68 and 69.
@@ -64,6 +66,21 @@ _GPU_BUG = re.compile(r"illegal memory access|misaligned address|illegal instruc
 """Errors of CUDA that programs cause more often than hardware does."""
 
 
+_DISKS = frozenset({"ext2", "ext3", "ext4", "xfs", "btrfs", "f2fs", "zfs", "jfs", "bcachefs"})
+"""File systems on a disk of the host itself."""
+
+_LOCAL = _DISKS | {"tmpfs", "ramfs", "overlay"}
+"""File systems that no other host can fill."""
+
+_NO_SPACE = re.compile(
+    r"No space left on device|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
+    r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
+)
+_QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
+_READ_ONLY = re.compile(r"\[Errno 30\]|Read-only file system")
+_DISK_ERROR = re.compile(r"\[Errno (?:5|117)\]|Input/output error|Structure needs cleaning")
+
+
 def message_of(end: RankEnd) -> str:
     """What a rank said of its failure, without lines of source code, which may quote any message."""
     said = "\n".join(dict.fromkeys(filter(None, (end.message or end.summary, end.root))))
@@ -110,3 +127,26 @@ def may_be_hardware(end: RankEnd) -> bool:
     said = message_of(end)
     is_gpus = bool(_GPU_ERROR.search(said)) and not is_ordinary(end) and not _GPU_BUG.search(said)
     return -end.status in _CRASHES or (is_gpus and end.status > 0)
+
+
+def of_disk(end: RankEnd) -> str:
+    """What is wrong with a local disk that a rank wrote to or read from; empty if nothing is."""
+    said = message_of(end)
+    if _QUOTA.search(said):
+        return ""
+    # The other disks are those of the working directory and of /tmp.
+    named = [disk for disk in end.disks if disk.path in said]
+    if _NO_SPACE.search(said):
+        full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
+        return f"the disk of {full.place} was full ({size_text(full.total)})" if full else ""
+    if _READ_ONLY.search(said):
+        failed = next((disk for disk in named or end.disks if disk.failed and disk.kind in _DISKS), None)
+        return f"the kernel made the disk of {failed.place} read-only after an error" if failed else ""
+    if _DISK_ERROR.search(said):
+        broken = next((disk for disk in named if disk.kind in _DISKS), None)
+        return f"the disk of {broken.place} had I/O errors" if broken else ""
+    return ""
+
+
+def _is_hosts_own(disk: Disk) -> bool:
+    return disk.kind in _LOCAL and not disk.folder.startswith("/dev/shm")

@@ -59,6 +59,14 @@ class AgentRequests(ABC):
     ) -> replies.Done: ...
     @overload
     async def request(
+        self, do: Literal["notices"], *, limit: float, **fields: Unpack[requests.WatchNotices]
+    ) -> replies.Done: ...
+    @overload
+    async def request(
+        self, do: Literal["deadline"], *, limit: float, **fields: Unpack[requests.Deadline]
+    ) -> replies.Warned: ...
+    @overload
+    async def request(
         self, do: Literal["stacks"], *, limit: float, **fields: Unpack[requests.TakeStacks]
     ) -> replies.Stacks: ...
     @overload

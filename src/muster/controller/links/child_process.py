@@ -16,6 +16,9 @@ from muster.jobs.location import birth
 from muster.shared import processes
 from muster.shared.wire import Writer
 
+_LEAVE = 2.0
+"""Seconds for a child to forward the last that was written to it."""
+
 _log = logging.getLogger("muster.child")
 
 
@@ -114,6 +117,10 @@ class Child:
                 pass  # it is stuck in the kernel, and nothing depends on it
         for file in self._files:
             file.close()
+
+    def leave(self) -> None:
+        """Kill the child in a moment, so that it can forward what was written to it."""
+        self._loop.call_later(_LEAVE, lambda: self.close(kill=True))
 
     def note_descendants(self) -> None:
         """Record the current descendants, to find them again after the process has exited."""

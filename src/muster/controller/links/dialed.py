@@ -16,7 +16,8 @@ from muster.agent import dial_back
 from muster.agent.connectivity import free_port
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
-from muster.controller.links.link import AgentLink, LinkLost, all_or_errors
+from muster.controller.links.dialed_line import HELLO_LIMIT, DialedLine
+from muster.controller.links.link import AgentLink, all_or_errors
 from muster.controller.links.piped import Output
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
@@ -26,12 +27,6 @@ from muster.shared.machine import interfaces
 from muster.shared.protocol import validate
 from muster.shared.wire import VERSION, ProtocolError, check_version
 from muster.text import names
-
-_HELLO_LIMIT = 10.0
-"""Seconds within which a client must identify itself."""
-
-_LONGEST_HELLO = 4096
-"""Maximum size of the hello line in bytes."""
 
 _END_LIMIT = 1.0
 """Seconds for a start command to exit by itself after its agents have exited."""
@@ -47,69 +42,6 @@ class NobodyCame(HostError):
     """An agent did not connect in time, and the cause is unknown."""
 
 
-class DialedLine(asyncio.Protocol):
-    """A connection of a client, which becomes the connection of a link once the client has identified itself."""
-
-    why_lost = "connection lost"
-
-    def __init__(self, connector: DialedConnector) -> None:
-        self._connector = connector
-        self._transport: asyncio.Transport | None = None
-        self._hello = b""
-        self._link: AgentLink | None = None
-        self._too_late: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected; it must identify itself."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        self._too_late = asyncio.get_running_loop().call_later(_HELLO_LIMIT, self.close)
-
-    def data_received(self, data: bytes) -> None:
-        """Read the hello of the client, then the messages of its agent."""
-        if self._link is not None:
-            self._link.on_data(data)
-            return
-        self._hello += data
-        line, found, _ = self._hello.partition(b"\n")
-        if not found and len(self._hello) < _LONGEST_HELLO:
-            return
-        self._link = self._connector.admit(line)
-        if self._link is None:
-            self.close()
-            return
-        if self._too_late is not None:
-            self._too_late.cancel()
-        self._link.attach(self, self._connector.payload)
-
-    def eof_received(self) -> None:
-        """Close the connection at once; asyncio would wait 30 s for a TLS shutdown that a killed agent never sends."""
-        self.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The client has disconnected."""
-        if self._too_late is not None:
-            self._too_late.cancel()
-        if self._link is not None:
-            self._link.on_closed()
-
-    def send(self, data: bytes) -> None:
-        """Write without blocking."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def close(self) -> None:
-        """Drop the connection."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    async def explain(self, noise: str) -> HostError:
-        """Explain why an agent that connected did not start."""
-        assert self._link is not None
-        last = noise.splitlines()[-1:] or ["its connection closed"]
-        return LinkLost(self._link.name, f"the agent did not start: {last[0]}")
-
-
 class Caller:
     """A start command's running process, and its output."""
 
@@ -120,6 +52,7 @@ class Caller:
         self.is_quiet = False
         """Whether its output is not shown, because its host is lost."""
         self._connector = connector
+        self.is_over = False
         self._words = Output(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
         try:
@@ -137,6 +70,7 @@ class Caller:
 
     async def _explain_end(self) -> None:
         code = await self._child.exit_code(_END_LIMIT)
+        self.is_over = code is not None
         self.give_up(code)
         if not any(link.closing for link in self.links):
             self._connector.on_end(self.command, code)
@@ -195,6 +129,8 @@ class DialedConnector:
         self._callers: list[Caller] = []
         self._order_text = ""
         self._why_ended: str | None = None
+        self._ended: set[str] = set()
+        """The hosts whose agents have ended, as their start command says."""
 
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
@@ -204,7 +140,7 @@ class DialedConnector:
         context, certificate = make_server_context()
         sock = free_port()
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=_HELLO_LIMIT, backlog=1024
+            lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_LIMIT, backlog=1024
         )
         self._order_text = self._order(sock.getsockname()[1], certificate, limit)
         for command in self.launch.commands:
@@ -253,6 +189,7 @@ class DialedConnector:
             await caller.end()
         self.payload = payload
         self.returning.append(link)
+        self._ended.discard(link.spec.host.name)
         caller = self._start(command)
         caller.is_quiet = True
         self._callers.append(caller)
@@ -307,34 +244,34 @@ class DialedConnector:
         """Agents that dial back cannot inherit stdin."""
         return False
 
-    def admit(self, line: bytes) -> AgentLink | None:
-        """The link of the agent that sent this hello; None to reject the connection."""
+    def admit(self, line: bytes) -> tuple[AgentLink | None, bool]:
+        """The link of the agent that sent this hello, and whether it resumes; no link to reject the connection."""
         try:
             hello = json.loads(line)
             validate(hello, HELLO)
         except (ValueError, RecursionError):  # anyone who can reach the port can send anything
-            return None
+            return None, False
         token, key = str(hello["token"]), str(hello["key"])
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
-            return None
+            return None, False
         try:
             check_version(hello["protocol"], "an agent there")
         except ProtocolError as error:
             self._on_text(hello["host"], f"{error}; connection rejected")
-            return None
-        free = [
-            link
-            for link in (*self.returning, *self.links)
-            if link.spec.key == key and not link.is_attached and not link.closing
-        ]
+            return None, False
+        links = (*self.returning, *self.links)
+        if "resume" in hello:
+            return next((link for link in links if link.lines.name == hello["resume"]), None), True
+        free = [link for link in links if link.spec.key == key and not link.is_attached and not link.closing]
         if free:
-            return free[0]
+            return free[0], False
         if not any(link.closing for link in self.links):  # late agents are normal when the job is over
             self._on_text(hello["host"], f"rejected an agent with the unexpected key `{key}`")
-        return None
+        return None, False
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A start command has printed a line."""
+        self._ended.update(self.launch.engine.ended_agents(line))
         reason = self.launch.engine.why_ended(line)
         if reason is not None:
             caller.reason = reason
@@ -348,6 +285,11 @@ class DialedConnector:
             caller.allow_pull(line)
             if self.launch.engine.is_final(line):
                 caller.give_up()
+
+    def has_ended(self, link: AgentLink) -> bool:
+        """Whether the start command of an agent has ended, or says that the agent has."""
+        over = any(caller.is_over for caller in self._callers if link.spec in caller.command.agents)
+        return over or link.spec.host.name in self._ended
 
     def on_end(self, command: StartCommand, code: int | None) -> None:
         """A start command has exited before the end of the job."""

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from muster.controller.debug_log import internal_error, log_event
 from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
+from muster.controller.links.line import Line
+from muster.controller.links.link_lines import LinkLines
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
-from muster.shared.wire import GREETING, LEASE, LineReader, ProtocolError, VersionError, check_version, encode
+from muster.shared.wire import LEASE, ProtocolError, VersionError, check_version
 
 SUSPECT_AFTER = 1.5
-"""Seconds without a message after which the screen names the host; after LEASE seconds it is lost."""
+"""Seconds without a message after which the screen names the host."""
+
+RECONNECT_AFTER = 3.0
+"""Seconds without a message after which the controller also tries a new connection."""
+
+_ACKNOWLEDGE = 1 << 20
+"""Number of bytes after which the agent is told at once that they have arrived, because it keeps them until then."""
 
 _AGEING = 1.01
 """Factor by which the shortest round trip is aged with each ping, because a clock may jump."""
@@ -34,27 +44,6 @@ class LinkLost(HostError):
     """The connection to a host was lost after it was up."""
 
 
-class Line(Protocol):
-    """The connection below a link: the pipes of a transport, or a socket that the agent opened."""
-
-    def send(self, data: bytes) -> None:
-        """Write without blocking."""
-        ...
-
-    def close(self) -> None:
-        """Drop the connection."""
-        ...
-
-    async def explain(self, noise: str) -> MusterError:
-        """Explain why the agent did not start, from how the transport ended and its output, `noise`."""
-        ...
-
-    @property
-    def why_lost(self) -> str:
-        """What it means if an established connection closes."""
-        ...
-
-
 class AgentLink(AgentRequests):
     """The controller's handle on one agent."""
 
@@ -63,7 +52,9 @@ class AgentLink(AgentRequests):
         spec: AgentSpec,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
+        lease: float = LEASE,
     ) -> None:
+        """`lease` is the number of seconds without contact after which the host is lost."""
         self.spec = spec
         self.name = spec.name
         self.facts = cast("Up", {})
@@ -74,12 +65,17 @@ class AgentLink(AgentRequests):
         self.closing = False
         self._on_event = on_event
         self.on_text = on_text
-        self._line: Line | None = None
-        self._reader = LineReader(greeting=GREETING)
+        self.lines = LinkLines(spec.name, self._on_resumed)
+        self.outage = 0.0
+        """How long the last silence was, in seconds."""
+        self._lease = lease
+        self._unacknowledged = 0
+        self._pings: deque[tuple[int, float]] = deque()
+        """The line number of each ping that is not answered yet, and when it was sent."""
         self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
         self._suspected = False
-        self._last_heard = time.monotonic()
+        self._heard = self._last_heard = self._answered = time.monotonic()
         self._round_trip = float("inf")
         self._replies: dict[int, tuple[str, asyncio.Future[Any]]] = {}
         self._own: dict[str, Callable[[Any], None]] = {
@@ -98,7 +94,7 @@ class AgentLink(AgentRequests):
     @property
     def is_attached(self) -> bool:
         """Whether it has, or had, a connection."""
-        return self._line is not None
+        return self.lines.sent.count > 0
 
     async def open(self, line: Line, payload: bytes, limit: float) -> None:
         """Use a new connection: send the agent's code over it, and wait until the agent is up."""
@@ -114,8 +110,7 @@ class AgentLink(AgentRequests):
 
     def attach(self, line: Line, payload: bytes) -> None:
         """Use a connection, and send the agent's code over it."""
-        self._line = line
-        line.send(payload)
+        self.lines.attach(line, payload, self._lease)
 
     async def came_up(self, limit: float, error: MusterError) -> None:
         """Wait until the agent has said what host it is on, or raise `error`."""
@@ -140,24 +135,41 @@ class AgentLink(AgentRequests):
 
     def on_data(self, data: bytes) -> None:
         """Handle bytes from the connection."""
-        self._last_heard = time.monotonic()
-        try:
-            messages = self._reader.feed(data)
-        except VersionError as error:
-            self._lose(str(error))
+        if self.lost:
             return
+        self._on_contact()
+        try:
+            lines = self.lines.feed(data)
+        except VersionError as error:
+            self.lose(str(error))
+            return
+        self._take(lines)
+        self._unacknowledged += len(data)
+        if self._unacknowledged > _ACKNOWLEDGE:
+            self.ping()
+
+    def _on_contact(self) -> None:
+        now = time.monotonic()
+        if self._suspected:
+            self.outage = max(self.outage, now - self._last_heard)
+        self._heard = self._last_heard = now
+
+    def _take(self, lines: Sequence[bytes]) -> None:
+        """Handle complete lines of the agent."""
+        try:
+            messages = [json.loads(line) for line in lines]
         except (ValueError, RecursionError):
-            self._lose("another program wrote to the agent's channel")
+            self.lose("another program wrote to the agent's channel")
             return
         try:
             for message in messages:
                 (self._on_reply if _is_reply(message) else self._on_message)(message)
         except VersionError as error:
-            self._lose(str(error))
+            self.lose(str(error))
         except ProtocolError as error:
-            self._lose(f"its agent violated the protocol: {error}")
+            self.lose(f"its agent violated the protocol: {error}")
         except Exception as error:  # unexpected values must not end the job on the other hosts
-            self._lose(f"could not handle a message from its agent: {internal_error(error)}")
+            self.lose(f"could not handle a message from its agent: {internal_error(error)}")
 
     def _on_message(self, message: Any) -> None:
         validate(message, EVENTS)
@@ -194,22 +206,34 @@ class AgentLink(AgentRequests):
             self._up.set_result(None)
 
     def _on_failed(self, message: Failed) -> None:
-        self._lose(f"its agent failed: {internal_error(message['error'], message['traceback'])}")
+        self.lose(f"its agent failed: {internal_error(message['error'], message['traceback'])}")
 
-    def on_closed(self) -> None:
-        """The agent has closed its side of the connection."""
-        self._explaining = asyncio.ensure_future(self._explain_end())
+    def on_closed(self, line: Line) -> None:
+        """A connection has been closed: by its agent, or because it broke."""
+        if line is not self.lines.line or self.lost:
+            return
+        if self.lines.way_back is None or self.closing or not self.facts:
+            self._explaining = asyncio.ensure_future(self._explain_end(line))
+            return
+        _log.info("%s: the connection broke", self.name)
+        self.lines.drop()
+        self.lines.reconnect()
 
-    async def _explain_end(self) -> None:
-        assert self._line is not None
-        error = await self._line.explain(self.noise.strip())
+    async def _explain_end(self, line: Line) -> None:
+        error = await line.explain(self.noise.strip())
         self._gone.set()
         if self.closing:
             return
         if self._up.done():
-            self._lose(self._line.why_lost)
+            self.lose(line.why_lost)
         else:
             self._up.set_exception(error)
+
+    def _on_resumed(self, lines: Sequence[bytes]) -> None:
+        self._on_contact()
+        self._answered = self._last_heard
+        self._take(lines)
+        self.ping()
 
     # --- while it is up -------------------------------------------------------------------------------------
 
@@ -220,7 +244,7 @@ class AgentLink(AgentRequests):
         reply: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._replies[number] = do, reply
         _log.debug("%s: request %d, %s", self.name, number, do)
-        self._send({"do": do, "id": number, **fields})
+        self.lines.send({"do": do, "id": number, **fields})
         try:
             answer = await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
         finally:
@@ -231,7 +255,11 @@ class AgentLink(AgentRequests):
     def ping(self) -> None:
         """Send a ping, so that the agent keeps its ranks running."""
         if not (self.lost or self.closing) and self.facts:
-            self._send({"do": "ping", "id": 0, "sent": time.time()})
+            self._unacknowledged = 0
+            now = time.monotonic()
+            heard = {"got": self.lines.got, "clock": now, "heard": self._heard}
+            self.lines.send({"do": "ping", "id": 0, "sent": time.time(), **heard})
+            self._pings.append((self.lines.sent.count, now))
 
     def beat(self) -> None:
         """Send a ping, and check how long the host has been silent."""
@@ -239,14 +267,22 @@ class AgentLink(AgentRequests):
         if self.lost or self.closing or not self.facts:
             return
         silence = self.silence
-        if silence > LEASE:
-            self._lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
-        elif silence > SUSPECT_AFTER and not self._suspected:
-            self._suspected = True
+        if silence > self._lease:
+            self.lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
+            return
+        if silence > RECONNECT_AFTER or not self._is_answered:
+            self.lines.reconnect()
+        if silence > SUSPECT_AFTER and not self._suspected:
+            self._suspected, self.outage = True, 0.0
             self._hand_on({"t": "host", "state": "silent"})
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
             self._hand_on({"t": "host", "state": "up"})
+
+    @property
+    def _is_answered(self) -> bool:
+        """Whether the agent has received a recent ping; lines that it sent before prove nothing, and may be many."""
+        return time.monotonic() - self._answered < max(RECONNECT_AFTER, self._lease / 3)
 
     @property
     def silence(self) -> float:
@@ -255,7 +291,9 @@ class AgentLink(AgentRequests):
 
     def excuse(self, seconds: float) -> None:
         """Subtract a delay of the controller itself from the host's silence."""
-        self._last_heard += seconds
+        now = time.monotonic()
+        self._last_heard = min(self._last_heard + seconds, now)
+        self._answered = min(self._answered + seconds, now)
 
     def our_time(self, theirs: float) -> float:
         """Convert a time of the host's clock to the controller's clock."""
@@ -269,9 +307,14 @@ class AgentLink(AgentRequests):
     @property
     def noise(self) -> str:
         """The output before the agent's greeting, for example of a shell profile."""
-        return self._reader.noise.decode(errors="replace")
+        return self.lines.reader.noise.decode(errors="replace")
 
     def _on_pong(self, message: Pong) -> None:
+        self.lines.sent.acknowledge(message["got"])
+        while self._pings and self._pings[0][0] <= message["got"]:
+            self._answered = max(self._answered, self._pings.popleft()[1])
+        if self._is_answered:
+            self.lines.is_fine()
         now = time.time()
         round_trip = now - message["sent"]
         self._round_trip *= _AGEING
@@ -279,13 +322,11 @@ class AgentLink(AgentRequests):
             self._round_trip = round_trip
             self.clock_offset = message["time"] - (message["sent"] + now) / 2
 
-    def _send(self, message: Mapping[str, object]) -> None:
-        if self._line is not None:
-            self._line.send(encode(message))
-
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
+        """Give the host up; if it is only frozen or hung, its agent ends the ranks as soon as it can."""
         if self.lost:
             return
+        self.lines.send({"do": "bye", "id": 0})
         self.lost = LinkLost(self.name, why)
         self.fail(self.lost)
         for _, reply in self._replies.values():
@@ -293,8 +334,8 @@ class AgentLink(AgentRequests):
                 reply.set_exception(self.lost)
         self._replies.clear()
         self._gone.set()
+        self.lines.close(leave=True)
         self._hand_on({"t": "host", "state": "lost"})
-        self._close_line()
 
     # --- shutdown -------------------------------------------------------------------------------------------
 
@@ -302,13 +343,9 @@ class AgentLink(AgentRequests):
         """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds."""
         self.closing = True
         if self.facts and not self.lost:
-            self._send({"do": "bye", "id": 0})
+            self.lines.send({"do": "bye", "id": 0})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
-        self._close_line()
-
-    def _close_line(self) -> None:
-        if self._line is not None:
-            self._line.close()
+        self.lines.close()
 
 
 def _is_reply(message: Any) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.reconnect import Reconnect
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import Engine, Launch, StartCommand
 from muster.errors import HostError, MusterError
@@ -49,6 +50,7 @@ class PipeLine:
         stdin: int | None = None,
     ) -> None:
         self.command = command
+        self.way_back = Reconnect(link, command.bridges, boxed=command.box is not None) if command.bridges else None
         self._engine = engine
         self._link = link
         self._on_early_words = on_early_words
@@ -58,7 +60,7 @@ class PipeLine:
                 command.argv,
                 on_data=link.on_data,
                 on_words=self._words.feed,
-                on_closed=link.on_closed,
+                on_closed=lambda: link.on_closed(self),
                 for_ranks=stdin,
             )
         except OSError as error:
@@ -85,6 +87,13 @@ class PipeLine:
     def close(self) -> None:
         """Close the pipes; a local agent is not killed, because it sees that and ends its ranks before it exits."""
         self._child.close(kill=self.command.remote)
+
+    def leave(self) -> None:
+        """Close the pipes when what was sent has left, or after a moment."""
+        if self.command.remote:
+            self._child.leave()
+        else:
+            self.close()
 
     async def explain(self, noise: str) -> MusterError:
         """Explain why the agent did not start."""

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from muster.jobs.state import AttemptState
 
 _MOST_ATTEMPTS = 200
-"""Attempts that are kept, the newest ones: a state is sent and written whole."""
+_FEWEST_ATTEMPTS = 20
+_MOST_NAMES = 10_000
+"""How many attempts are kept, the newest ones, and how many names of hosts in all of them: a state is sent whole."""
 
 
 class AttemptLog:
@@ -43,7 +45,8 @@ class AttemptLog:
         slots = tuple(placement.slots for placement in plan.placements)
         size = plan.world_size
         begun = AttemptState(number=number, begin=now, world_size=size, hosts=hosts, slots=slots, swaps=dict(swaps))
-        self._attempts = [*self._attempts[1 - _MOST_ATTEMPTS :], begun]
+        most = max(_FEWEST_ATTEMPTS, min(_MOST_ATTEMPTS, _MOST_NAMES // len(hosts)))
+        self._attempts = [*self._attempts[1 - most :], begun]
 
     def lost(self, why: str, now: float) -> None:
         """Note what ended the last attempt, unless that is known."""

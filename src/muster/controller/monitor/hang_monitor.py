@@ -89,7 +89,7 @@ class HangMonitor:
         return ranks
 
     def _is_host_silent(self) -> bool:
-        links = self.monitor.agents.links
+        links = self.monitor.agents.used
         return any(link.lost is not None or link.silence > SUSPECT_AFTER * 0.7 for link in links)
 
     def _somebody_works(self) -> bool:

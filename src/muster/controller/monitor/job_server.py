@@ -20,13 +20,16 @@ from typing import TYPE_CHECKING, Any
 from muster import __version__
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor.job_status import JobStatus
-from muster.errors import EXIT_MUSTER, MusterError
+from muster.errors import EXIT_MUSTER, MusterError, UsageError
 from muster.jobs.job_messages import (
     JOB_REQUESTS,
     VERSION,
+    AskDrain,
     AskStacks,
     AskState,
     AskStop,
+    Draining,
+    JobError,
     ShownLine,
     StacksTaken,
     Stopping,
@@ -88,16 +91,19 @@ class JobServer:
         screen: Screen,
         *,
         stop: Callable[[float | None], None],
+        drain: Callable[[str, float | None], str],
         take_stacks: Callable[[], Awaitable[Report]],
     ) -> None:
         self._folder = folder
         self._status = status
         self._screen = screen
         self._stop = stop
+        self._drain = drain
         self._take_stacks = take_stacks
         self._handlers: dict[str, Callable[[Any], Awaitable[Mapping[str, object]]]] = {
             "state": self._on_state,
             "stop": self._on_stop,
+            "drain": self._on_drain,
             "stacks": self._on_stacks,
         }
         self._socket: socket.socket | None = None
@@ -240,6 +246,15 @@ class JobServer:
         said = (await self._take_stacks()).sentence if asked.get("stacks") else ""
         self._stop(asked.get("grace"))
         return {"ok": True, "said": said}
+
+    async def _on_drain(self, asked: AskDrain) -> Draining | JobError:
+        left = asked.get("left")
+        try:
+            if left is not None and not 0 <= left < float("inf"):
+                raise UsageError(f"the time left must be at least 0 s, got {left}")
+            return {"said": self._drain(asked["host"], left)}
+        except MusterError as error:
+            return {"error": error.message, "hint": error.hint, "usage": isinstance(error, UsageError)}
 
     async def _on_stacks(self, asked: AskStacks) -> StacksTaken:
         return {"report": vars(await self._take_stacks())}

@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -26,7 +27,7 @@ from muster.shared.events import Exit, Gauges
 from muster.shared.reports import Progress, Raised, SysExit
 
 if TYPE_CHECKING:
-    from muster.jobs.state import Failure, HostPhase, HostRole, JobState, Moment, Phase, Report
+    from muster.jobs.state import Failure, HostChangeState, HostPhase, HostRole, JobState, Moment, Phase, Report
 
 _MOST_MOMENTS = 900
 _FEWEST_MOMENTS = 60
@@ -35,6 +36,9 @@ _MOST_VALUES = 30_000
 
 _VALUES_OF_HOST = 5
 """Values that are kept of a host at each moment."""
+
+_MOST_CHANGES = 200
+"""Changes of hosts that are kept, the newest ones."""
 
 _BETWEEN_MOMENTS = 2.0
 """Seconds between two moments at first; when there are too many, every other one is dropped."""
@@ -69,6 +73,7 @@ class JobStatus:
         """When a rank of the current attempt failed, its host was lost, or Muster began to end the ranks."""
         self._hosts = {agent.name: HostStatus(agent.name) for agent in launch.agents}
         self._host_losses = 0
+        self._host_changes: list[HostChangeState] = []
         self._ranks: dict[int, RankStatus] = {}
         self._history: list[Moment] = []
         self._between = _BETWEEN_MOMENTS
@@ -79,7 +84,7 @@ class JobStatus:
         why = earlier.sentence if earlier.phase == "ended" else ""
         self._attempt = earlier.attempt
         self.attempts.take_over(earlier.attempts, why or "its controller was killed", earlier.now)
-        self._host_losses = earlier.host_losses
+        self._host_losses, self._host_changes = earlier.host_losses, list(earlier.host_changes)
         self.failures, self.reports = list(earlier.failures), list(earlier.reports)
 
     def attempt_begins(self, number: int, plan: Plan, swaps: Mapping[str, str]) -> None:
@@ -95,7 +100,8 @@ class JobStatus:
         used = {placement.name for placement in plan.placements}
         for name, host in self._hosts.items():
             if host.phase == "connecting" and name not in used:
-                host.enter("lost", "not reached yet", None)
+                with self._noting(host):
+                    host.enter("lost", "not reached yet", None)
             is_ready = host.phase in ("up", "silent")
             host.role = "ranks" if name in used else "spare" if is_ready else ""
         self.attempts.begins(number, plan, swaps, time.time())
@@ -115,8 +121,21 @@ class JobStatus:
     ) -> None:
         """Note what became of a host; None leaves a value as it is."""
         host = self._host(name)
-        host.enter(host.phase if phase is None else phase, why, deadline)
+        with self._noting(host):
+            host.enter(host.phase if phase is None else phase, why, deadline)
         host.role = host.role if role is None else role
+
+    @contextmanager
+    def _noting(self, host: HostStatus) -> Generator[None]:
+        """Note if a host is lost, returns, drains or is bad after what is done here."""
+        before = host.phase
+        yield
+        has_returned = host.phase == "up" and before in ("lost", "returning", "draining", "bad")
+        if host.phase != before and (has_returned or host.phase in ("lost", "draining", "bad")):
+            from muster.jobs.state import HostChangeState
+
+            change = HostChangeState(time=time.time(), host=host.name, state=host.phase, why=host.why)
+            self._host_changes = [*self._host_changes[1 - _MOST_CHANGES :], change]
 
     def _host(self, name: str) -> HostStatus:
         return self._hosts.setdefault(name, HostStatus(name))
@@ -222,7 +241,8 @@ class JobStatus:
     def _on_host_change(self, link: AgentLink, event: HostChange) -> None:
         host = self._host(link.name)
         self._host_losses += event["state"] == "lost" and host.phase != "lost"  # under MPI a host has several links
-        host.on_change(event["state"], link.lost.why if link.lost is not None else "")
+        with self._noting(host):
+            host.on_change(event["state"], link.lost.why if link.lost is not None else "")
         for rank in self._ranks.values() if event["state"] == "lost" else ():
             if rank.host == link.name:
                 rank.lost = True
@@ -291,6 +311,7 @@ class JobStatus:
             failures=tuple(self.failures),
             attempts=self.attempts.state(),
             host_losses=self._host_losses,
+            host_changes=tuple(self._host_changes),
             phases=dict(self.phases),
             hung_since=self.hung_since if self.phase == "running" else None,
             slow=self.slow if self.phase == "running" else (),

@@ -195,7 +195,7 @@ class RankMonitor:
 
     async def look(self, *, deep: bool) -> dict[int, Sighting]:
         """What the agents observe of each running rank; ranks of a host that does not answer are missing."""
-        answers = await asyncio.gather(*(self._look_at(link, deep) for link in self.agents.links if not link.lost))
+        answers = await asyncio.gather(*(self._look_at(link, deep) for link in self.agents.used if not link.lost))
         return {rank: found for answer in answers for rank, found in answer.items()}
 
     async def _look_at(self, link: AgentLink, deep: bool) -> dict[int, Sighting]:

@@ -1,4 +1,4 @@
-// The attempts of a job: a bar over time with the recoveries between them, and a table.
+// The attempts of a job: a bar over time with the recoveries between them, and a table. Below, what happened to hosts.
 
 import { $, element, fill } from "./dom.js";
 import { clock, duration, known, moment, seconds } from "./format.js";
@@ -12,7 +12,10 @@ export const onAttempt = (listener) => (choose = listener);
 
 export function showAttempts(state, life) {
   const all = state.attempts;
-  $("attempts").hidden = all.length < 2;
+  const changes = state.host_changes.slice(-MOST_ROWS).reverse();
+  $("attempts").hidden = all.length < 2 && !changes.length;
+  fill($("host-changes"), changes.map(({ time, host, state: phase, why }) => element("li", {}, element("time", { title: moment(time) }, clock(time)), ` ${host} is ${phase === "up" ? "back" : phase}${why ? `: ${why}` : ""}`)));
+  for (const part of [$("attempt-bar"), $("attempt-rows").parentElement]) part.hidden = all.length < 2;
   if (all.length < 2) return;
   const recoveries = all.map((attempt) => attempt.recovery).filter(known);
   const longest = recoveries.reduce((most, value) => Math.max(most, value), 0);

@@ -85,7 +85,7 @@ function showHead(state, { life, status }) {
   fill($("phase"), [shape(name), job.status]);
   $("id").textContent = state.id;
   $("command").textContent = state.command;
-  $("sentence").textContent = state.failures.length ? "" : state.sentence;
+  $("sentence").textContent = state.phase === "ended" && state.failures.length ? "" : state.sentence;
   document.title = `${job.status} · ${state.command}`;
   const steps = state.ranks.map((rank) => rank.steps).filter((number) => number > 0);
   const rates = state.ranks.map((rank) => rank.step_rate).filter(known);

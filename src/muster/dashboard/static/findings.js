@@ -14,18 +14,22 @@ const DOCS = {
 };
 
 let cards = []; // one for each report, the oldest first
-let failed = 0;
+let failed = []; // one for each failure, the oldest first
 
 export function showFindings(state) {
   const [list, older] = [$("report-list"), $("older")];
   $("findings").hidden = !state.reports.length && !state.failures.length;
+  for (const failure of state.failures.slice(failed.length)) failed.push(failureCard(failure, state.cwd));
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
-  for (; failed < state.failures.length; failed += 1) addFailure(state.failures[failed], state.cwd);
-  const isPast = state.failures.length > 0 || (state.phase === "running" && state.hung_since === null);
+  // A job that runs or is done has recovered from the failures of earlier attempts.
+  const hasFailed = state.phase === "ended" && state.exit_code !== 0;
+  const isNow = state.failures.map((failure) => hasFailed || failure.attempt >= state.attempt);
+  const isPast = isNow.includes(true) || (state.phase === "running" && state.hung_since === null);
   for (const report of state.reports.slice(cards.length)) cards.push(card(report, cards.length, { hosts, cwd: state.cwd, isPast }));
   const inSight = cards.map((_, at) => isCurrent(state, at));
   place(list, cards.filter((_, at) => inSight[at]).reverse());
-  const past = cards.filter((_, at) => !inSight[at]).reverse();
+  placeFailures(failed.filter((_, at) => isNow[at]).reverse());
+  const past = [...cards.filter((_, at) => !inSight[at]), ...failed.filter((_, at) => !isNow[at])].reverse();
   place(older, [older.firstElementChild, ...past]);
   older.hidden = !past.length;
   older.firstElementChild.textContent = `${past.length} earlier ${past.length === 1 ? "finding" : "findings"}`;
@@ -51,10 +55,17 @@ function docsLink(kind) {
 }
 
 // The newest failure with its traceback, those of earlier attempts below it.
-function addFailure(failure, cwd) {
-  for (const text of $("failures").querySelectorAll(".text")) text.open = false;
-  const title = failure.attempt > 0 || failed > 0 ? `Failure of attempt ${failure.attempt}` : "Failure";
-  const made = element(
+function placeFailures(shown) {
+  const list = $("failures");
+  if (list.childElementCount === shown.length && list.firstChild === (shown[0] ?? null)) return;
+  shown.forEach((made, at) => made.querySelectorAll(".text").forEach((text) => (text.open = at === 0)));
+  list.replaceChildren(...shown);
+  for (const text of list.querySelectorAll("pre")) text.scrollTop = text.scrollHeight; // the exception itself is at the end
+}
+
+function failureCard(failure, cwd) {
+  const title = failure.attempt > 0 || failed.length > 0 ? `Failure of attempt ${failure.attempt}` : "Failure";
+  return element(
     "article",
     { class: "report failure" },
     element("p", { class: "when" }, element("span", { class: "badge solid" }, title), `at ${clock(failure.time)}`, docsLink("failure")),
@@ -62,9 +73,6 @@ function addFailure(failure, cwd) {
     ...(failure.detail ? [traceback(failure, cwd)] : []),
     ...failure.lines.map((line) => element("p", { class: line.startsWith("Fix: ") ? "fix" : "note" }, line)),
   );
-  $("failures").prepend(made);
-  const text = made.querySelector("pre");
-  if (text) text.scrollTop = text.scrollHeight; // the exception itself is at the end
 }
 
 function traceback({ detail, rank }, cwd) {

@@ -19,6 +19,9 @@ from muster.spec import RunSpec
 CONNECT_TIMEOUT = 10
 """Seconds ssh tries to connect to a host."""
 
+_RECONNECT_TIMEOUT = 4
+"""The same for a host that was connected; there is a new attempt every second."""
+
 _OPTIONS = (
     "-T",  # no terminal: the channel is binary-clean
     "-oBatchMode=yes",  # a password prompt would wait forever
@@ -101,18 +104,15 @@ def ssh_command(
 
     `under` is a program on the host, quoted for its shell, that runs the command that follows it.
     """
-    if box is not None:
-        start = shlex.join(box.run((python or "python3", "-c", PIPED_AGENT)))
-    elif python is not None:
-        start = f"{_quote_path(python)} -c '{PIPED_AGENT}'"
-    else:
-        # Try the same path first: on a shared file system it is the user's environment. Then python3.
-        start = f"sh -c '{_FIRST_PYTHON}' '{PIPED_AGENT}' {shlex.quote(sys.executable)} python3 python"
-    remote = f"exec {under} {start}" if under else f"exec {start}"
+    start = _start(python) if box is None else shlex.join(box.run((python or "python3", "-c", PIPED_AGENT)))
+    # In turn over a master connection of the user, which may need no password, and without one, which may hang.
+    bridge = login_argv(host, ssh=(), connect_timeout=_RECONNECT_TIMEOUT)
+    outside = _exec(under, _start(python if box is None else None))
     return StartCommand(
-        argv=(*login_argv(host, ssh=ssh), remote),
+        argv=(*login_argv(host, ssh=ssh), _exec(under, start)),
         agents=(AgentSpec(host=host, name=name or host.name),),
         box=box,
+        bridges=((*ssh, *bridge, outside), (*ssh, "-oControlPath=none", *bridge, outside)),
     )
 
 
@@ -122,6 +122,18 @@ def login_argv(host: Host, *, ssh: Sequence[str] = ("ssh",), connect_timeout: in
     # ssh uses the first value that it gets for an option.
     limit = () if connect_timeout == CONNECT_TIMEOUT else (f"-oConnectTimeout={connect_timeout}",)
     return (*ssh, *limit, *_OPTIONS, *port, host.destination)
+
+
+def _start(python: str | None) -> str:
+    """What starts PIPED_AGENT on a host: a given Python, or the first one that is found."""
+    if python is not None:
+        return f"{_quote_path(python)} -c '{PIPED_AGENT}'"
+    # Try the same path first: on a shared file system it is the user's environment. Then python3.
+    return f"sh -c '{_FIRST_PYTHON}' '{PIPED_AGENT}' {shlex.quote(sys.executable)} python3 python"
+
+
+def _exec(under: str, start: str) -> str:
+    return f"exec {under} {start}" if under else f"exec {start}"
 
 
 def _quote_path(path: str) -> str:

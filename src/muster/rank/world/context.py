@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import multiprocessing
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING, Any
 from muster.engines.rank_variables import LOOPBACK, Clue, complete
 from muster.errors import MusterError, UsageError
 from muster.rank.world.detect import Detection, detect, from_arguments
+from muster.rank.world.farewell import Exit, agent_keeps_store
 from muster.rank.world.find_rank_0 import Answer, address_of_rank_0, find_rank_0
-from muster.rank.world.gloo import address_toward, point_gloo_at, wait_until_at_rest
+from muster.rank.world.gloo import address_toward, point_gloo_at
 from muster.rank.world.master_address import meet
+from muster.rank.world.past_attempts import attempt_number, lost_before
 from muster.rank.world.roll_call import Facts, Place, call_roll
-from muster.rank.world.sockets import hang_up, leads_here, listen, open_sockets, reach
-from muster.rank.world.waiting import wait_for
+from muster.rank.world.sockets import leads_here, listen, open_sockets, reach
+from muster.rank.world.time_left import read_deadline
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -32,9 +34,6 @@ BACKENDS = ("nccl", "gloo", "mpi")
 
 ARRIVAL_LIMIT = 300.0
 """Seconds within which all ranks must have joined, unless `timeout` is given."""
-
-FAREWELL_LIMIT = 10.0
-"""Seconds that rank 0 waits for the others at the end, because they may still need its store."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,24 @@ class World:
     """The variables that identified the launcher, in a sentence."""
     address: str
     """Where rank 0 listens, as `ADDR:PORT`; empty if the process group existed before."""
+    attempt: int = field(default_factory=attempt_number)
+    """How often the job was restarted before, under `muster run` and torchrun."""
+    lost: tuple[str, ...] = field(default_factory=lost_before)
+    """What ended the attempt before this one, a sentence for each lost host; empty in the first one."""
     _leave: Callable[[bool], None] = field(repr=False, compare=False)
+
+    @property
+    def deadline(self) -> float | None:
+        """When Muster will end this rank because a host is about to go away, in seconds since 1970; else None.
+
+        Ranks see a new deadline within milliseconds of each other, not in the same step; reading it takes 5 µs.
+        """
+        return read_deadline()
+
+    def time_left(self) -> float | None:
+        """Seconds until `deadline`, 0 if it has passed; None if there is none."""
+        deadline = read_deadline()
+        return None if deadline is None else max(0.0, deadline - time.time())
 
     def close(self) -> None:
         """Destroy the process group; further calls do nothing."""
@@ -169,7 +185,7 @@ def _join(dist: Any, found: Detection, backend: str | None, timeout: float | Non
         launcher=found.launcher,
         launcher_reason=found.reason,
         address=opened.address,
-        _leave=_Exit(dist, found, store, open_sockets() - before),
+        _leave=Exit(dist, found, store, open_sockets() - before),
     )
 
 
@@ -252,7 +268,7 @@ def _connect(dist: Any, found: Detection, limit: float) -> _Open:
             hint="set MASTER_ADDR to the address of that host on all ranks (mpirun: -x MASTER_ADDR=host)",
         )
     wait = timedelta(seconds=limit)
-    if found.rank == 0 and not _agent_keeps_store():
+    if found.rank == 0 and not agent_keeps_store():
         return _keep_store(dist, found, wait)
     who = f"rank {found.rank} on {socket.gethostname()}"
     if meeting:
@@ -284,79 +300,6 @@ def _keep_store(dist: Any, found: Detection, wait: timedelta) -> _Open:
     return _Open(store=store, host=addr, port=port, answer=answer)
 
 
-def _agent_keeps_store() -> bool:
-    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-
-
-_KEPT: list[Any] = []
-"""Destroyed groups, kept alive until the process exits.
-
-If a DDP model holds the last reference to a gloo group, its destructor waits for gloo's threads while holding the GIL,
-which they need to release their tensors; this hung one function in four (torch 2.13, 2026-11-15).
-"""
-
-
-class _Exit:
-    """Leaves the world of one rank, once."""
-
-    def __init__(self, dist: Any, found: Detection, store: Any, connections: frozenset[tuple[int, str]]) -> None:
-        self._dist, self._found, self._store, self._connections = dist, found, store, connections
-        self._process = os.getpid()
-        self._open = True
-        atexit.register(self._at_exit)
-
-    def __call__(self, orderly: bool) -> None:
-        if self._ends_here():
-            if orderly:
-                self._destroy()
-                self._say_farewell(stay=True)
-            else:
-                self._break_off()
-
-    def _at_exit(self) -> None:
-        """Leave a world that the script left open; abort it if an exception ended the script."""
-        if self._ends_here():
-            if hasattr(sys, "last_value"):  # set by Python after an uncaught exception
-                self._break_off()
-            else:
-                self._destroy()
-                self._say_farewell(stay=False)
-
-    def _ends_here(self) -> bool:
-        if not self._open or os.getpid() != self._process:  # a forked child must not leave its parent's world
-            return False
-        self._open = False
-        atexit.unregister(self._at_exit)
-        return self._dist.is_initialized()
-
-    def _break_off(self) -> None:
-        """Destroy the group although other ranks may be waiting in a collective."""
-        if self._dist.get_backend() == "nccl":
-            self._dist.group.WORLD.abort()
-        hang_up(self._connections)
-        self._destroy()
-
-    def _destroy(self) -> None:
-        if self._dist.get_backend() == "gloo":
-            _KEPT.append(self._dist.group.WORLD)
-            wait_until_at_rest(limit=1.0)
-        self._dist.destroy_process_group()
-
-    def _say_farewell(self, *, stay: bool) -> None:
-        """Notify rank 0, which waits until all ranks have left, because they may still need its store."""
-        if self._store is None or _agent_keeps_store():
-            return
-        store, keys = self._store, [f"left/{rank}" for rank in range(self._found.size)]
-        try:
-            store.set(keys[self._found.rank], "")
-            if self._found.rank == 0 and stay:
-                wait_for(
-                    lambda: store.check(keys), FAREWELL_LIMIT, lambda: "rank 0 is waiting for the other ranks to leave"
-                )
-        except RuntimeError:
-            pass  # rank 0 has exited without waiting for this rank, and its store is gone
-
-
 def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
     if not dist.is_mpi_available():
         raise UsageError(
@@ -368,7 +311,7 @@ def _mpi_world(dist: Any, found: Detection, timeout: float | None) -> World:
         backend_reason="it was requested",
         launcher=found.launcher,
         launcher_reason=found.reason,
-        _leave=_Exit(dist, found, None, frozenset()),
+        _leave=Exit(dist, found, None, frozenset()),
     )
 
 

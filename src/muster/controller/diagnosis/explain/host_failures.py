@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
+from muster.controller.diagnosis import hardware_signs
 from muster.controller.diagnosis.explain.case import Case, Explanation, Why
 from muster.controller.diagnosis.failure_facts import Disk, Memory
 from muster.controller.diagnosis.rank_end import RankEnd
@@ -231,6 +232,22 @@ def _disk_fix(disk: Disk, host: str) -> str:
     return f"free some space there (on {host}: du -xh {disk.folder} | sort -h | tail), or save elsewhere"
 
 
+def _disk_failed(case: Case) -> Explanation | None:
+    """A local disk with I/O errors, or one that the kernel made read-only because of them.
+
+    Symptom: OSError: [Errno 30] Read-only file system; [Errno 5] Input/output error
+    Source: ext4 with errors=remount-ro after trigger_fs_error on Linux 6.18 on 2026-11-16
+    """
+    sign = hardware_signs.of_disk(case.first)
+    if not sign:
+        return None
+    host = case.first.host
+    return Explanation(
+        sentence=f"{sign} on {host}",
+        fix=f"look for the error (on {host}: dmesg | grep -iE 'error|remount' | tail), and run without {host}",
+    )
+
+
 # --- files --------------------------------------------------------------------------------------------------------
 
 _NO_FILE = re.compile(r"FileNotFoundError|\[Errno 2\] No such file or directory|NotADirectoryError")
@@ -277,6 +294,6 @@ def _no_muster(case: Case) -> Explanation | None:
 
 
 ROWS: tuple[Why, ...] = (
-    *(_killed_for_memory, _no_memory, _killed_by_somebody, _shm_full, _disk_full, _missing_here),
+    *(_killed_for_memory, _no_memory, _killed_by_somebody, _shm_full, _disk_full, _disk_failed, _missing_here),
     _no_muster,
 )

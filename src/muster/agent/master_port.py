@@ -1,0 +1,74 @@
+"""The port where the ranks meet, on the host of rank 0: found, held and released for each attempt."""
+
+from __future__ import annotations
+
+import selectors
+
+from .connectivity import BACKLOG, Listener, free_port, own_addresses, port_in_use
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+
+    from ..shared import replies, requests
+    from .local_ranks import LocalRanks
+
+
+class MasterPort:
+    """Answers connection tests of the other hosts, and holds the port for the store or for rank 0."""
+
+    def __init__(self, selector: selectors.BaseSelector, ranks: LocalRanks) -> None:
+        self._selector = selector
+        self._ranks = ranks
+        self._listener: Listener | None = None
+        self._held: socket.socket | None = None
+
+    def listen(self, message: requests.Listen, number: int) -> replies.Listening:
+        """Open a port for connection tests by the other hosts; on the host of rank 0 it becomes the master port."""
+        self.release()
+        try:
+            self._listener = Listener(message["port"], message["nonce"])
+        except OSError as error:
+            return {**port_in_use(error, message["port"]), "own_name": []}
+        self._selector.register(self._listener.socket, selectors.EVENT_READ, self._listener.answer)
+        return {"problem": "", "owner": None, "port": self._listener.port, "own_name": own_addresses()}
+
+    def release(self) -> None:
+        """Give up the port and the store of an earlier attempt, before the hosts of the next one meet."""
+        if self._ranks.spawner is not None:
+            self._ranks.spawner.end_store()
+        if self._listener is not None:  # the last meeting was not completed
+            self._selector.unregister(self._listener.socket)
+            self._listener.keep("")
+            self._listener = None
+        if self._held is not None:
+            self._held.close()
+            self._held = None
+
+    def hold(self, message: requests.Hold, number: int) -> replies.Held:
+        """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""
+        if self._listener is not None:
+            self._selector.unregister(self._listener.socket)
+            self._held = self._listener.keep(message["whom"])
+            self._listener = None
+        return {"port": self._held.getsockname()[1] if self._held is not None else 0}
+
+    def another(self, message: requests.AnotherPort, number: int) -> replies.Port:
+        """Reserve a new port for the next attempt; a port chosen by the user stays reserved."""
+        if self._ranks.spawner is not None:
+            self._ranks.spawner.end_store()
+        if self._held is not None:
+            if message["port"]:
+                return {"problem": "", "owner": None, "port": message["port"]}
+            self._held.close()
+        try:
+            self._held = free_port(message["port"])
+        except OSError as error:
+            return port_in_use(error, message["port"])
+        return {"problem": "", "owner": None, "port": self._held.getsockname()[1]}
+
+    def start_store(self) -> None:
+        """Serve the job's store at the port."""
+        if self._held is not None and self._ranks.spawner is not None:
+            self._held.listen(BACKLOG)
+            self._ranks.spawner.start_store(self._held)

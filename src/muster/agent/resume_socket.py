@@ -1,0 +1,145 @@
+"""Lets the controller reach this agent again: a socket without a file, to which another ssh connection leads.
+
+Every user of the host can see and use the socket, so each side must prove that it knows the secret of the session.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import socket
+
+from ..shared.resume_proof import is_proof, proof
+from ..shared.wire import encode
+from .channel import Pipes
+from .controller_session import clock
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from ..shared.events import Challenge, Resumed
+    from ..shared.requests import Session
+    from .channel import Tls
+    from .controller_session import ControllerSession
+
+_MOST = 8
+"""Maximum number of connections that have not proved anything yet."""
+
+_LIMIT = 5.0
+"""Seconds for the proof."""
+
+_LONGEST = 4096
+"""Maximum size of the proof in bytes."""
+
+
+class ResumeSocket:
+    """The socket on which an agent behind ssh listens; with `name` only, because it needs no file."""
+
+    def __init__(self, session: ControllerSession, selector: selectors.BaseSelector, terms: Session) -> None:
+        self._session = session
+        self._selector = selector
+        self._terms = terms
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind("\0" + terms["name"])
+        self._socket.listen(_MOST)
+        self._socket.setblocking(False)
+        self._claims: list[Claim] = []
+        selector.register(self._socket, selectors.EVENT_READ, self._on_connection)
+
+    def _on_connection(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return
+        with connection:
+            connection.setblocking(False)
+            channel = Pipes(connection.fileno(), connection.fileno())
+        self._claims.append(Claim(channel, self._session, self._selector, self._terms))
+        for claim in self._claims[:-_MOST]:
+            claim.close()
+
+    def step(self) -> None:
+        """Drop connections that took too long."""
+        for claim in self._claims:
+            claim.step()
+        self._claims = [claim for claim in self._claims if not claim.is_over]
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._selector.unregister(self._socket)
+        self._socket.close()
+
+
+class Claim:
+    """A new connection, whose other end must prove that it is the controller of this session."""
+
+    def __init__(
+        self,
+        channel: Pipes | Tls,
+        session: ControllerSession,
+        selector: selectors.BaseSelector,
+        terms: Session,
+        first: bytes = b"",
+    ) -> None:
+        """Send `first` and a challenge."""
+        self.is_over = False
+        self._channel = channel
+        self._session = session
+        self._selector = selector
+        self._secret = terms["secret"]
+        self._nonce = os.urandom(16).hex()
+        self._data = b""
+        self._deadline = clock() + _LIMIT
+        challenge: Challenge = {"t": "challenge", "nonce": self._nonce}
+        selector.register(channel.input, selectors.EVENT_READ, self._on_input)
+        try:
+            channel.write(first + encode(challenge))
+        except OSError:
+            self.close()
+
+    def step(self) -> None:
+        """Give it up if it took too long."""
+        if not self.is_over and clock() > self._deadline:
+            self.close()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if not self.is_over:
+            self.is_over = True
+            self._selector.unregister(self._channel.input)
+            self._channel.close()
+
+    def _on_input(self) -> None:
+        data = self._channel.read()
+        if data is None:
+            return
+        self._data += data
+        line, found, _ = self._data.partition(b"\n")
+        if found:
+            self._judge(line)
+        elif not data or len(self._data) > _LONGEST:
+            self.close()
+
+    def _judge(self, line: bytes) -> None:
+        """Continue the session over this connection if the line proves that the controller wants it."""
+        import json
+
+        from ..shared.protocol import validate
+        from ..shared.requests import RESUMING
+
+        try:
+            message = json.loads(line)
+            validate(message, RESUMING, "do")
+        except (ValueError, RecursionError):
+            self.close()
+            return
+        got, nonces = message["got"], (self._nonce, message["nonce"])
+        if not (
+            is_proof(message["proof"], self._secret, "controller", nonces, got) and self._session.log.can_resume(got)
+        ):
+            self.close()
+            return
+        self.is_over = True
+        self._selector.unregister(self._channel.input)
+        mine = self._session.got
+        resumed: Resumed = {"t": "resumed", "proof": proof(self._secret, "agent", nonces, mine), "got": mine}
+        self._session.resume(self._channel, encode(resumed), got)

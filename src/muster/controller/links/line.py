@@ -1,0 +1,52 @@
+"""What a link needs of a connection to its agent, and how it gets another one."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from muster.errors import MusterError
+
+
+class WayBack(Protocol):
+    """How a link gets a new connection to its agent."""
+
+    boxed: bool
+    """Whether a container program is between the connection and the agent."""
+
+    def begin(self) -> None:
+        """Try until one works; does nothing if it tries already."""
+        ...
+
+    def end(self, keep: object = None) -> None:
+        """Stop trying, and drop all new connections but the one to `keep`."""
+        ...
+
+
+class Line(Protocol):
+    """The connection below a link: the pipes of a transport, or a socket that the agent opened."""
+
+    def send(self, data: bytes) -> None:
+        """Write without blocking."""
+        ...
+
+    def close(self) -> None:
+        """Drop the connection."""
+        ...
+
+    def leave(self) -> None:
+        """Close the connection when what was sent has left, or after a moment."""
+        ...
+
+    @property
+    def way_back(self) -> WayBack | None:
+        """How the agent is reached again if this first connection breaks; None if that is its end."""
+        ...
+
+    async def explain(self, noise: str) -> MusterError:
+        """Explain why the agent did not start, from how the transport ended and its output, `noise`."""
+        ...
+
+    @property
+    def why_lost(self) -> str:
+        """What it means if an established connection closes."""
+        ...

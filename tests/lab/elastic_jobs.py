@@ -1,0 +1,101 @@
+"""Jobs whose hosts are lost while they run: a script that reports each attempt, and how to break what it runs on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from pathlib import Path
+
+from launching import Done, HostJob, alive
+from waiting import wait_until
+
+from muster.lab import Lab
+
+SCRIPT = """\
+import json, os, sys, time
+import torch, torch.distributed as dist
+dist.init_process_group("gloo")
+attempt, total = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), torch.ones(1)
+dist.all_reduce(total)
+said = {"attempt": attempt, "world": int(total.item()), "rank": dist.get_rank(), "group": os.environ["GROUP_RANK"],
+        "host": os.uname().nodename, "time": time.time(), "pid": os.getpid(),
+        "lost": json.loads(os.environ.get("MUSTER_LOST", "[]"))}
+print("BEGUN", json.dumps(said), flush=True)
+while attempt < int(sys.argv[1]):     # until something is lost that often
+    time.sleep(0.05)
+    dist.all_reduce(total.fill_(1))
+dist.barrier()
+"""
+
+
+class Site:
+    """A lab with the controller on h1, which runs no ranks."""
+
+    def __init__(self, lab: Lab, shared: Path) -> None:
+        self.lab = lab
+        self.shared = shared
+        (shared / "survive.py").write_text(SCRIPT)
+
+    def run(self, *options: str, attempts: int = 1) -> Running:
+        """Start a job whose ranks run until this many attempts have been lost."""
+        return Running(self.lab, self.shared, *options, "survive.py", str(attempts))
+
+    def heal(self) -> None:
+        """Bring every host back after a test, and check that nothing of it is left."""
+        for status in self.lab.status():
+            if status.state == "frozen":
+                self.lab.thaw(status.name)
+            if status.state == "off":
+                self.lab.reboot(status.name)
+            self.lab.heal(status.name)
+        wait_until("nothing is left", lambda: not alive(self.lab, self.lab.names), 20)
+
+
+class Running(HostJob):
+    """A job in progress."""
+
+    def __init__(self, lab: Lab, shared: Path, *argv: str) -> None:
+        super().__init__(lab, "h1", shared, "--no-check", "--grace", "1", *argv)
+
+    def begun(self, attempt: int) -> dict[int, dict[str, object]]:
+        """What the ranks of an attempt have printed, by rank."""
+        found = [json.loads(text) for text in re.findall(r"BEGUN (\{.*\})", self.out)]
+        return {each["rank"]: each for each in found if each["attempt"] == attempt}
+
+    def wait_begun(self, attempt: int, world: int, limit: float = 60) -> dict[int, dict[str, object]]:
+        """Wait until all ranks of an attempt have made their first all_reduce."""
+        what = f"{world} ranks in attempt {attempt}"
+        wait_until(what, lambda: len(self.begun(attempt)) == world, limit, lambda: f"{self.out}\n{self.err}")
+        return self.begun(attempt)
+
+    def wait_for(self, pattern: str, limit: float = 60) -> None:
+        """Wait until Muster has printed something."""
+        wait_until(pattern, lambda: re.search(pattern, self.err), limit, lambda: f"{self.out}\n{self.err}")
+
+    def kill(self, host: str, what: str) -> float:
+        """Kill the `agent` or the `zygote` of a host; returns when."""
+        return kill_on(self.lab, host, what)
+
+    def recovered(self, attempt: int, since: float) -> float:
+        """Seconds until the last rank of an attempt had made its first all_reduce."""
+        return max(float(str(each["time"])) for each in self.begun(attempt).values()) - since
+
+
+def kill_on(lab: Lab, host: str, what: str) -> float:
+    """Kill the `agent` or the `zygote` of a host; returns when."""
+    sign = {"agent": "exec(open(0", "zygote": "muster zygote"}[what]
+    os.kill(min(pid for pid, command in lab.processes(host) if sign in command), signal.SIGKILL)
+    return time.time()
+
+
+def hosts_of(ranks: dict[int, dict[str, object]]) -> dict[int, object]:
+    """The host of each rank."""
+    return {rank: each["host"] for rank, each in sorted(ranks.items())}
+
+
+def ended_well(done: Done) -> None:
+    """All ranks of the last attempt have ended with 0."""
+    assert done.code == 0, done.said

@@ -1,0 +1,284 @@
+"""A host that is about to go away: all ranks save, then a spare host takes over, and no step is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+from elastic_jobs import Running, Site, ended_well, hosts_of
+from launching import MUSTER, PLAIN
+from waiting import ending, wait_until
+
+from muster.lab import Lab
+
+pytestmark = [pytest.mark.lab, pytest.mark.torch, pytest.mark.timeout(240)]
+
+SLACK = 6.0
+"""Seconds that a busy machine may add to a takeover."""
+
+SERVICE = Path(__file__).parents[1] / "metadata_service.py"
+
+SCRIPT = """\
+import json, os, signal, sys, time
+import torch, torch.distributed as dist
+import muster
+
+signals, file, steps = [], sys.argv[1], int(sys.argv[2])
+if "deaf" not in sys.argv:
+    signal.signal(signal.SIGUSR1, lambda *_: signals.append(time.time()))
+with muster.init() as world:
+    attempt, total = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), torch.ones(1)
+    step = json.load(open(file)) if os.path.exists(file) else 0
+    first = step
+    dist.all_reduce(total)
+    said = {"attempt": attempt, "rank": world.rank, "host": os.uname().nodename, "time": time.time(), "step": step}
+    print("BEGUN", json.dumps(said), flush=True)
+    while step < steps:
+        time.sleep(0.05)
+        dist.all_reduce(total.fill_(len(signals) if "polls" not in sys.argv else world.deadline is not None))
+        step += 1
+        if total.item() or (step % 20 == 0 and "deaf" in sys.argv):
+            if world.rank == 0:
+                time.sleep(1.0 if total.item() else 0.0)
+                with open(file + ".tmp", "w") as saved:
+                    json.dump(step, saved)
+                os.rename(file + ".tmp", file)
+        if total.item():
+            print("SAVED", step, len(signals), world.time_left(), flush=True)
+            sys.exit(3 if "fails" in sys.argv else 0)
+print("DONE", first, step, flush=True)
+"""
+
+
+@pytest.fixture(scope="module")
+def lab(shared: Path) -> Iterator[Lab]:
+    with Lab(4, bind=(shared,)) as lab:
+        yield lab
+
+
+@pytest.fixture
+def site(lab: Lab, shared: Path) -> Iterator[Site]:
+    (shared / "train.py").write_text(SCRIPT)
+    site = Site(lab, shared)
+    yield site
+    site.heal()
+
+
+class Training(Running):
+    """A run of the script with two ranks on h2 and h3, and h4 as a spare unless `options` say something else."""
+
+    def __init__(self, site: Site, *how: str, options: tuple[str, ...] = ("--spares", "1"), steps: int = 200) -> None:
+        self.saved = site.shared / f"saved-{time.monotonic_ns()}"
+        hosts = ("-H", "h2:1,h3:1,h4:1")
+        super().__init__(site.lab, site.shared, *options, *hosts, "train.py", str(self.saved), str(steps), *how)
+
+    def drain(self, *argv: str) -> subprocess.CompletedProcess[bytes]:
+        """`muster drain` on the machine of the controller, to its end."""
+        env = {**PLAIN, "XDG_STATE_HOME": str(self.state)}
+        with self.lab.popen(
+            "h1", [MUSTER, "drain", *argv], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        ) as process:
+            out, err = process.communicate(timeout=100)
+        return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
+
+    def no_step_is_lost(self) -> None:
+        """Every attempt began with the step that the one before had saved."""
+        (step,) = set(re.findall(r"SAVED (\d+) ", self.out))
+        assert {each["step"] for each in self.begun(1).values()} == {int(step)}, self.out
+
+
+def test_drained_host_is_replaced_after_its_ranks_have_saved(site: Site) -> None:
+    job = Training(site)
+    job.wait_begun(0, 2)
+    typed = time.time()
+    drained = job.drain("train.py", "h2")
+    assert drained.returncode == 0, drained.stderr
+    assert b"muster: no rank runs on h2 after" in drained.stderr
+    assert hosts_of(job.wait_begun(1, 2)) == {0: "h4", 1: "h3"}
+    assert job.recovered(1, typed) < 2.5 + SLACK
+    site.lab.crash("h2")  # nobody needs it any more
+    done = job.wait()
+    ended_well(done)
+    job.no_step_is_lost()
+    assert (
+        "h2 is about to go away (muster drain); all ranks get SIGUSR1 and 60 s to save, then h4 takes over" in done.err
+    )
+    assert len(job.begun(1)) == 2
+    assert not job.begun(2), "the loss of a drained host is no failure"
+
+
+def test_two_notices_are_one_signal_and_an_earlier_deadline_counts(site: Site) -> None:
+    job = Training(site, "polls", options=("--min-hosts", "1"), steps=100)
+    job.wait_begun(0, 3)
+    (pid,) = [pid for pid, command in site.lab.processes("h3") if "exec(open(0" in command]
+    os.kill(pid, signal.SIGTERM)
+    job.wait_for(r"h3 has 30 s left \(its agent received SIGTERM\); all ranks get SIGUSR1")
+    drained = job.drain("train.py", "h4", "--in", "20s")
+    assert drained.returncode == 0, drained.stderr
+    done = job.wait()
+    ended_well(done)
+    assert done.err.count("get SIGUSR1") == 1
+    saved = re.findall(r"SAVED (\d+) (\d+) ([\d.]+)", done.out)
+    assert {signals for _, signals, _ in saved} == {"1"}, done.out
+    assert all(0 < float(left) <= 25 for _, _, left in saved), done.out
+    assert "h2" in hosts_of(job.begun(1)).values()
+    assert "h3" not in hosts_of(job.begun(1)).values()
+
+
+def test_ranks_that_end_with_an_error_while_a_host_drains_have_saved(site: Site) -> None:
+    job = Training(site, "fails", options=("--spares", "1"), steps=100)
+    job.wait_begun(0, 2)
+    assert job.drain("train.py", "h3", "--in", "1m").returncode == 0
+    assert hosts_of(job.wait_begun(1, 2)) == {0: "h2", 1: "h4"}
+    ended_well(job.wait())
+    job.no_step_is_lost()
+
+
+def test_script_that_ignores_the_notice_continues_from_its_last_checkpoint(site: Site) -> None:
+    job = Training(site, "deaf", steps=300)
+    job.wait_begun(0, 2)
+    drained = job.drain("train.py", "h3", "--in", "6s")
+    assert drained.returncode == 0, drained.stderr
+    begun = job.wait_begun(1, 2)
+    assert hosts_of(begun) == {0: "h2", 1: "h4"}
+    assert begun[0]["step"] in range(20, 300, 20), "the signal has killed no rank"
+    done = job.wait()
+    ended_well(done)
+    assert "ranks 0, 1 have no handler for SIGUSR1" in done.err
+    assert "ranks 0, 1 did not end in time" in done.err
+
+
+def test_second_sigterm_ends_the_agent(site: Site) -> None:
+    job = Training(site, "deaf", steps=100)
+    job.wait_begun(0, 2)
+    (pid,) = [pid for pid, command in site.lab.processes("h3") if "exec(open(0" in command]
+    os.kill(pid, signal.SIGTERM)
+    job.wait_for(r"h3 has 30 s left \(its agent received SIGTERM\)")
+    os.kill(pid, signal.SIGTERM)
+    assert hosts_of(job.wait_begun(1, 2)) == {0: "h2", 1: "h4"}
+    ended_well(job.wait())
+
+
+def test_job_without_a_spare_ends_after_its_ranks_have_saved(site: Site) -> None:
+    job = Training(site, options=())
+    job.wait_begun(0, 3)
+    refused = job.drain("train.py", "h3")
+    assert refused.returncode == 2
+    assert b"has no spare host that could replace h3" in refused.stderr
+    assert b"--in 60s" in refused.stderr
+    assert job.drain("train.py", "h3", "--in", "30s").returncode == 0
+    done = job.wait()
+    assert done.code == 143, done.said
+    assert re.search(r"h3 has \d+ s left \(muster drain\), and the job has no spare host; all ranks ended", done.err)
+    assert done.out.count("SAVED") == 3
+
+
+def test_bad_use_of_drain_is_one_sentence(site: Site) -> None:
+    job = Training(site, "deaf", options=("--spares", "1"), steps=100)
+    job.wait_begun(0, 2)
+    strange = job.drain("train.py", "h9")
+    assert strange.returncode == 2
+    assert re.match(rb"error: host h9 is not in job \S+\n\nhint: its hosts are h2, h3, h4\n$", strange.stderr)
+    assert job.drain("train.py", "h4").returncode == 0
+    job.wait_for("h4 is about to go away .*; no rank runs there, so it is no longer a spare")
+    again = job.drain("train.py", "h4")
+    assert again.returncode == 2
+    assert b"error: h4 is already draining (muster drain)\n" in again.stderr
+    spareless = job.drain("train.py", "h2")
+    assert b"has no spare host that could replace h2" in spareless.stderr
+    ended_well(job.wait())
+    over = job.drain("train.py", "h2")
+    assert over.returncode == 2
+    assert b"finished with exit code 0" in over.stderr
+
+
+def test_command_that_announces_the_end_of_a_host_drains_it(site: Site) -> None:
+    command = f"test -e {site.shared}/leave-$(hostname) && echo 25"
+    job = Training(site, options=("--spares", "1", "--notice", command))
+    job.wait_begun(0, 2)
+    (site.shared / "leave-h3").touch()
+    assert hosts_of(job.wait_begun(1, 2)) == {0: "h2", 1: "h4"}
+    done = job.wait()
+    ended_well(done)
+    job.no_step_is_lost()
+    assert re.search(r"muster: h3 has 2[45] s left \(according to --notice test -e ", done.err)
+
+
+def test_command_that_does_not_exist_is_reported_once_per_host(site: Site) -> None:
+    job = Training(site, options=("--notice", "no-such-command"), steps=120)
+    done = job.wait()
+    ended_well(done)
+    found = re.findall(r"muster: (h\d): could not determine whether the host is about to go away \((.*)\)", done.err)
+    assert sorted(host for host, _ in found) == ["h2", "h3", "h4"], done.err
+    assert "no-such-command" in found[0][1]
+
+
+def _leaves(cloud: str) -> dict[str, Any]:
+    """What the metadata service of a machine knows that is about to go away."""
+    if cloud == "aws":
+        then = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 120))
+        return {"action": json.dumps({"action": "terminate", "time": then})}
+    if cloud == "gcp":
+        return {"preempted": "TRUE"}
+    event = {"EventType": "Preempt", "ResourceType": "VirtualMachine", "EventStatus": "Scheduled", "EventId": "1"}
+    then = formatdate(time.time() + 30, usegmt=True)
+    others = {**event, "Resources": ["train_6"], "NotBefore": then}
+    return {"events": {"Events": [others, {**event, "Resources": ["train_7"], "NotBefore": then}]}}
+
+
+@pytest.mark.parametrize("cloud", ["aws", "gcp", "azure"])
+def test_spot_interruption_of_a_cloud_drains_the_host(site: Site, cloud: str) -> None:
+    known = site.shared / f"{cloud}.json"
+    known.write_text("{}")
+    for host in ("h2", "h3", "h4"):
+        site.lab.run(host, ["ip", "addr", "replace", "169.254.169.254/32", "dev", "lo"], timeout=20)
+    nothing = site.shared / "nothing.json"
+    nothing.write_text("{}")
+    with (
+        ending(site.lab.popen("h2", [sys.executable, str(SERVICE), cloud, str(nothing)])),
+        ending(site.lab.popen("h3", [sys.executable, str(SERVICE), cloud, str(known)])),
+        ending(site.lab.popen("h4", [sys.executable, str(SERVICE), cloud, str(nothing)])),
+    ):
+        job = Training(site, options=("--spares", "1", "--notice", cloud))
+        job.wait_begun(0, 2)
+        draft = site.shared / "draft.json"
+        draft.write_text(json.dumps(_leaves(cloud)))
+        draft.replace(known)
+        assert hosts_of(job.wait_begun(1, 2)) == {0: "h2", 1: "h4"}
+        done = job.wait()
+    ended_well(done)
+    job.no_step_is_lost()
+    assert re.search(r"muster: h3 has \d+ s left \((AWS|Google Cloud|Azure) ", done.err)
+    assert "could not determine" not in done.err
+
+
+def test_finished_script_is_not_restarted(site: Site) -> None:
+    (site.shared / "finish.py").write_text(
+        "import os, signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
+        "print('BEGUN', flush=True)\ntime.sleep(8 if os.environ['RANK'] == '0' else 0)\n"
+    )
+    job = Running(site.lab, site.shared, "--spares", "1", "-H", "h2:1,h3:1,h4:1", "finish.py")
+    wait_until("rank 1 to end", lambda: job.out.count("BEGUN") == 2 and "rank 1" in _ended(job), 60)
+    env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
+    with ending(site.lab.popen("h1", [MUSTER, "drain", "finish.py", "h2"], env=env)) as process:
+        assert process.wait(60) == 0
+    done = job.wait()
+    ended_well(done)
+    assert done.out.count("BEGUN") == 2, "every rank had a chance to end by itself"
+
+
+def _ended(job: Running) -> str:
+    """The ranks that have ended with exit code 0, according to the state that the job keeps on disk."""
+    found = list((job.state / "muster" / "jobs").glob("*/state.json"))
+    state = json.loads(found[0].read_text()) if found else {"ranks": []}
+    return " ".join(f"rank {each['rank']}" for each in state["ranks"] if each["state"] == "ended")

@@ -1,0 +1,193 @@
+"""The parts of a controller on another host that need no other host: what is sent, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.cli.remote_order import JobOrder, prepared_here
+from muster.errors import HostError, RemoteJob
+from muster.hosts import Host, parse_hosts
+from muster.job import Job, Script, make_job_folder
+from muster.jobs import remote_states
+from muster.jobs.job_folders import find, here, read_job
+from muster.jobs.prune import prune
+from muster.jobs.ps_text import status
+from muster.jobs.remote_package import package
+from muster.jobs.remote_place import RemotePlace, read_place, write_place
+from muster.jobs.remote_python import RemotePython
+from muster.jobs.state import JobState
+from muster.shared.bootstrap import COMMAND
+from muster.spec import RunSpec
+
+pytestmark = pytest.mark.timeout(60)
+
+JOB = "20261116-120000-train-3f9a"
+PLACE = RemotePlace(host=Host(name="a", user="me", port=2222), package="0" * 64, mark="m")
+RUNNING = JobState(
+    id=JOB, command="train.py", cwd="/", engine="ssh", begin=1.0, now=2.0, phase="running", controller=7, host="a"
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The job directory on the laptop."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(remote_states, "_asked", time.monotonic())  # nobody is asked
+    folder = make_job_folder(JOB)
+    write_place(folder, PLACE)
+    return folder
+
+
+def test_a_job_arrives_as_it_was_sent():
+    hosts = parse_hosts("a:0,2,me@b:3,c")
+    spec = RunSpec(
+        target="train.py",
+        args=("--lr", "0.1", "\udcff"),
+        cwd="/work",
+        hosts=hosts,
+        env={"TOKEN": "x\ny"},
+        host_python={"b": "/b/python"},
+        only_ranks=frozenset({0, 3}),
+        notify=("curl x",),
+        restarts=3,
+        spares=1,
+    )
+    job = Job(
+        id=JOB,
+        spec=spec,
+        hosts=hosts,
+        carried={"NCCL_DEBUG": "INFO"},
+        script=Script(path="train.py", digest=[3, 4], text="pass"),
+        preload=("torch", "numpy"),
+        has_store=False,
+    )
+    order = JobOrder(job=job, own=Host(name="a"), notes=("one",), mark="m", code_size=5)
+    assert JobOrder.from_data(json.loads(json.dumps(order.as_data()))) == order
+
+    launch = prepared_here(order, job).launch
+    assert [(command.argv[0], command.remote) for command in launch.commands][1:] == [("ssh", True)] * 2
+    assert (launch.commands[0].argv[0], launch.commands[0].remote) == (sys.executable, False)
+
+
+def test_remote_json_is_private_and_a_damaged_one_is_no_remote_job(folder: Path):
+    assert (folder / "remote.json").stat().st_mode & 0o777 == 0o600
+    assert read_place(folder) == PLACE
+    for text in ("", "[]", '{"host": 3}', '{"host": {"name": "a"}, "life": "well"}', "[" * 100_000):
+        (folder / "remote.json").write_text(text)
+        assert read_place(folder) is None
+
+
+def test_a_command_about_a_remote_job_is_forwarded(folder: Path):
+    for text in (JOB, "train", "3f9a", "last"):
+        with pytest.raises(RemoteJob) as raised:
+            find(text)
+        assert raised.value.folder == str(folder)
+    # On a home directory that both machines share, its files are here when it has ended.
+    write_place(folder, replace(PLACE, shared=True))
+    assert here(read_job(folder)).life == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("answer", "life", "shown"),
+    [
+        ({"jobs": {JOB: [RUNNING.as_data(), "alive"]}}, "alive", "running on a"),
+        ({"jobs": {JOB: [RUNNING.as_data(), "died"]}}, "died", "controller died"),
+        ({"jobs": {JOB: [{**RUNNING.as_data(), "id": "20261116-120000-other-3f9a"}, "alive"]}}, "", "unknown"),
+        ({"jobs": {JOB: [{"phase": "running"}, "alive"]}}, "", "unknown"),
+        ({"jobs": {JOB: [RUNNING.as_data(), "well"]}}, "", "unknown"),
+        ({"jobs": {JOB: 3}}, "", "unknown"),
+        ({"jobs": []}, "", "unknown"),
+        ({}, "", "unknown"),
+    ],
+)
+def test_an_answer_about_a_job_is_kept_if_it_is_valid(folder: Path, answer: dict[str, Any], life: str, shown: str):
+    remote_states.keep(folder, answer)
+    place = read_place(folder)
+    assert place is not None
+    assert (place.life, place.confirmed) == (life, bool(life))
+    assert status(read_job(folder), time.time()) == shown
+
+
+def test_the_last_known_state_has_its_age_and_is_removed_at_last(folder: Path):
+    remote_states.keep(folder, {"jobs": {JOB: [RUNNING.as_data(), "alive"]}})
+    later = time.time() + 3 * 3600
+    assert status(read_job(folder), later) == "running on a 3 h ago"
+    assert prune(older=3600.0).removed == ()
+    assert prune(older=-1.0).removed == (JOB,)
+
+
+def test_a_job_that_never_began_is_forgotten(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    remote_states.keep(folder, {"jobs": {JOB: [None, "gone"]}})
+    assert folder.exists()  # it may be starting
+    monkeypatch.setattr(remote_states, "_NEVER_BEGAN", -1.0)
+    remote_states.keep(folder, {"jobs": {JOB: [None, "gone"]}})
+    assert not folder.exists()
+
+
+# --- the package and the connection, with a program that stands in for ssh -------------------------------------------
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> RemotePlace:
+    """A host that is this machine, with a home directory of its own and a shell profile that prints something."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        f"#!/bin/sh\nexport XDG_STATE_HOME={tmp_path}/there\necho welcome to a\necho motd >&2\n"
+        f"exec {sys.executable} -I -c '{COMMAND}'\n"
+    )
+    ssh.chmod(0o755)
+    return RemotePlace(host=Host(name="a"), ssh=(str(ssh),), package=package()[0])
+
+
+def test_the_package_is_sent_once_and_is_complete(place: RemotePlace, tmp_path: Path):
+    for _ in range(2):
+        with RemotePython(place, {"do": "states", "jobs": [JOB]}) as remote:
+            assert remote.receive() == {"jobs": {JOB: [None, "gone"]}}
+    (sent,) = (tmp_path / "there" / "muster" / "packages").iterdir()
+    assert sent.name == package()[0]
+    assert sent.stat().st_mode & 0o777 == 0o700
+    names = ["cli.remote_host", "cli.run", "cli.logs", "cli.show", "cli.stop", "cli.attach", "cli.dashboard"]
+    more = ["check.beforehand", "dashboard.server", "controller.controller", "api.execution", "controller.summary"]
+    load = "\n".join(f"import muster.{name}" for name in [*names, *more])
+    alone = f"import sys; sys.path.insert(0, {str(sent)!r})\n{load}\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-I", "-c", alone], check=True, timeout=30)
+    assert not (sent / "muster" / "recipes").exists()
+
+
+def test_what_is_wrong_on_the_host_is_one_sentence(place: RemotePlace, tmp_path: Path):
+    packages = tmp_path / "there" / "muster" / "packages"
+    packages.mkdir(parents=True)
+    packages.chmod(0o777)
+    with RemotePython(place, {"do": "start"}) as remote, pytest.raises(HostError) as raised:
+        remote.receive()
+    assert raised.value.message == f"a: {packages} can be changed by other users"
+    assert raised.value.hint == f"run `chmod 700 {packages}` there"
+
+
+@pytest.mark.parametrize(
+    ("script", "sentence"),
+    [
+        ("echo Permission denied >&2; exit 255", "a: ssh login denied (Permission denied)"),
+        ("exec sleep 30", "a: no answer within 1 s"),
+        ("printf '\\n\\001muster 3\\n'; sleep 30", "a: sent an invalid message"),
+        ("exec yes", "a: sent too much output before an answer"),
+    ],
+)
+def test_a_host_that_does_not_answer_is_named_in_time(tmp_path: Path, script: str, sentence: str):
+    ssh = tmp_path / "ssh"
+    ssh.write_text(f"#!/bin/sh\n{script}\n")
+    ssh.chmod(0o755)
+    begin = time.monotonic()
+    far = replace(PLACE, ssh=(str(ssh),))
+    with RemotePython(far, {"do": "states", "jobs": []}) as remote, pytest.raises(HostError) as raised:
+        remote.receive(1.0 if "exec sleep" in script else 20.0)
+    assert raised.value.message == sentence
+    assert time.monotonic() - begin < 20
