@@ -74,9 +74,8 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        self.agents = Agents(
-            launch, folder, on_event=self.events.publish, on_text=screen.host_line, lease=job.spec.lease
-        )
+        publish, lease = self.events.publish, job.spec.lease
+        self.agents = Agents(launch, folder, on_event=publish, on_text=screen.host_line, lease=lease)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
         self.monitor = RankMonitor(
