@@ -64,6 +64,8 @@ class AttemptRunner(ABC):
         self.grace = self._spec.grace
         self.interrupt = False
         """Whether ranks get SIGINT first when they are stopped."""
+        self.requeue: RequeueWatch | None = None
+        """Knows whether the time limit of the scheduler is near."""
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
         self.requeue: RequeueWatch | None = None

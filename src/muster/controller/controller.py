@@ -74,13 +74,12 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        publish, lease = self.events.publish, job.spec.lease
-        self.agents = Agents(launch, folder, on_event=publish, on_text=screen.host_line, lease=lease)
+        publish, spec = self.events.publish, job.spec
+        self.agents = Agents(launch, folder, on_event=publish, on_text=screen.host_line, lease=spec.lease)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
-        self.monitor = RankMonitor(
-            self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
-        )
+        kills = spec.on_hang == "kill"
+        self.monitor = RankMonitor(self.agents, self.status, screen, folder, spec.hang_after, kills)
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
@@ -102,7 +101,7 @@ class Controller:
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
-        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        self.drain = Drain(spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
