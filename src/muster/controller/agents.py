@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -89,7 +89,7 @@ class Agents:
         self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
-        self._payload = agent_payload(job_id, self.scheduler)
+        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned)
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
@@ -206,13 +206,14 @@ class Agents:
         """Send a signal to all ranks, except on lost hosts."""
         for link in self.used:
             if not link.lost:
-                self._begin(self._signal_host(link, number))
+                self._begin(_unless_lost(link.request("signal", limit=5, number=number)))
 
-    async def _signal_host(self, link: AgentLink, number: int) -> None:
-        try:
-            await link.request("signal", limit=5, number=number)
-        except HostError:
-            pass
+    def warn(self, number: int, deadline: float) -> None:
+        """Announce to all ranks until when they must end, with one signal; it does not kill ranks without a handler."""
+        for link in self.used:
+            if not link.lost:
+                moment = deadline + link.clock_offset
+                self._begin(_unless_lost(link.request("deadline", limit=5, time=moment, signal=number)))
 
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
         """End everything that still runs on the remaining hosts, with SIGINT first if `interrupt`.
@@ -265,3 +266,10 @@ class Agents:
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+async def _unless_lost(work: Awaitable[object]) -> None:
+    try:
+        await work
+    except HostError:
+        pass  # its loss is reported elsewhere
