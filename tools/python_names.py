@@ -8,7 +8,8 @@ from pathlib import Path
 
 ORDER = (
     *("run", "RunSpec", "Outcome", "launch", "LaunchError", "init", "World", "detect", "Detection"),
-    *("Checkpoints", "Batches", "Batch", "measure_shares", "Progress", "together", "MusterError", "UsageError"),
+    *("Checkpoints", "Batches", "Batch", "measure_shares", "Progress", "together", "warm_up"),
+    *("MusterError", "UsageError"),
 )
 """The order of the page; a public name that is missing here stops the build."""
 

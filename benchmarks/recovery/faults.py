@@ -27,6 +27,8 @@ class Fault:
     """Let the host come back."""
     loses_host: bool = True
     """Whether the ranks of the host cannot run there any more."""
+    returns: bool = True
+    """Whether the host can be used again after `undo`."""
 
 
 def now(action: Callable[[], object]) -> float:
@@ -72,6 +74,7 @@ FAULTS = (
         title="disk full",
         strike=lambda trial, host: now(lambda: trial.stage.lab.fill_disk(host)),
         undo=lambda trial, host: trial.stage.lab.heal(host),
+        returns=False,
     ),
     Fault(
         name="rank",

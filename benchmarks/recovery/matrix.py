@@ -10,11 +10,13 @@ from pathlib import Path
 
 from benchmarks.experiment import Failed
 from benchmarks.recovery import moments
-from benchmarks.recovery.faults import FAULTS, Fault
+from benchmarks.recovery.faults import FAULTS, Fault, now
 from benchmarks.recovery.stage import Stage, Trial
 
 HOSTS = 3
 """Hosts that run a rank each."""
+THAW_LIMIT = 1.0
+"""Seconds in which the old ranks of a thawed host must be gone."""
 LIMIT = 90.0
 """Seconds in which a job must have recovered, and in which a host that returned must have joined."""
 
@@ -40,7 +42,7 @@ WAYS = (
     Way(
         name="rejoin",
         title="shrink, then rejoin",
-        options=("--min-hosts", "2", "--rejoin", "2"),
+        options=("--min-hosts", "2", "--rejoin", "2s"),
         victim=1,
         worlds=(HOSTS - 1, HOSTS),
     ),
@@ -100,23 +102,39 @@ def play(stage: Stage, case: Case) -> float:
         victim = stage.workers[way.victim]
         begin = fault.strike(trial, victim)
         seconds = trial.wait_for_recovery(begin, LIMIT)
-        if way.name == "rejoin" and fault.loses_host:
-            fault.undo(trial, victim)
-            trial.wait_for(
-                f"{victim} has joined again",
-                lambda: trial.moments()[-1].world == HOSTS and moments.begun(trial.moments(), begin + seconds),
-                LIMIT,
-            )
-        elif fault.name == "frozen":
-            fault.undo(trial, victim)
+        thawed = None
+        if fault.name == "frozen":
+            thawed = now(lambda: fault.undo(trial, victim))
             trial.read_for(3)
+        if way.name == "rejoin" and fault.loses_host and fault.returns:
+            if not thawed:
+                fault.undo(trial, victim)
+            trial.wait_for(f"{victim} has joined again", lambda: has_joined(trial, victim, begin + seconds), LIMIT)
         check_worlds(trial, case, begin)
         trial.wait_for("more steps", lambda: trial.moments()[-1].time > begin + seconds + 1, LIMIT)
         if code := trial.finish():
             raise trial.controller.failed(f"ended with code {code}")
-        if old := moments.stale(trial.moments()):
-            raise Failed(f"rank {old[0].rank} of attempt {old[0].attempt} wrote after the next attempt had started")
+        check_old_ranks(trial, victim, thawed)
     return seconds
+
+
+def has_joined(trial: Trial, host: str, since: float) -> bool:
+    """Whether a whole world has begun after this time, with this host."""
+    firsts = [moment for moment in trial.moments() if moment.what == "first" and moment.time > since]
+    return len(firsts) >= HOSTS and any(moment.host == host for moment in firsts)
+
+
+def check_old_ranks(trial: Trial, victim: str, thawed: float | None) -> None:
+    """No rank of an older attempt may have written anything after a newer one had begun."""
+    found = trial.moments()
+    if old := moments.stale(found, thawed=thawed):
+        first = old[0]
+        raise Failed(f"rank {first.rank} of attempt {first.attempt} on {first.host} wrote `{first.what}` too late")
+    if thawed:
+        lived = moments.afterlife(found, victim, thawed)
+        print(f"the old rank lived for {lived:.2f} s after the thaw", file=sys.stderr)
+        if lived > THAW_LIMIT:
+            raise Failed(f"the old rank of {victim} was alive {lived:.1f} s after the thaw")
 
 
 def check_worlds(trial: Trial, case: Case, begin: float) -> None:
@@ -124,6 +142,8 @@ def check_worlds(trial: Trial, case: Case, begin: float) -> None:
     starts = [moment for moment in trial.moments() if moment.what == "first" and moment.time > begin]
     worlds = tuple(dict.fromkeys(moment.world for moment in starts))
     expected = case.way.worlds if case.fault.loses_host else (HOSTS,)
+    if not case.fault.returns:
+        expected = expected[:1]
     if worlds != expected:
         raise Failed(f"the attempts had {worlds} ranks instead of {expected}")
     if case.way.spare and case.fault.loses_host:

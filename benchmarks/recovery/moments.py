@@ -14,7 +14,7 @@ class Moment:
     """One line that a rank recorded."""
 
     what: str
-    """start: the script begins; first: its first all_reduce is done; save: it has saved; end."""
+    """start: the script begins; first: its first all_reduce is done; save: it has saved; beat: it is alive; end."""
     time: float
     attempt: int
     rank: int
@@ -45,14 +45,24 @@ def begun(moments: Iterable[Moment], after: float) -> float | None:
     return min((max(times) for (_, world), times in firsts.items() if len(times) == world), default=None)
 
 
-def stale(moments: Sequence[Moment]) -> list[Moment]:
-    """What ranks of an older attempt recorded after a rank of a newer one had started."""
+def stale(moments: Sequence[Moment], *, thawed: float | None = None) -> list[Moment]:
+    """What ranks of an older attempt recorded after a rank of a newer one had started.
+
+    A host that was frozen for longer than its lease continues where it was, at the time `thawed`: its ranks are alive
+    until its agent has ended them, but they must not save any more.
+    """
     newest, found = 0, list[Moment]()
     for moment in moments:
-        if moment.attempt < newest:
+        if moment.attempt < newest and not (moment.what == "beat" and thawed and moment.time >= thawed):
             found.append(moment)
         newest = max(newest, moment.attempt)
     return found
+
+
+def afterlife(moments: Sequence[Moment], host: str, thawed: float) -> float:
+    """How long after a thaw ranks of an older attempt were still alive on this host, in seconds."""
+    newest = max(moment.attempt for moment in moments)
+    return max((m.time - thawed for m in moments if m.host == host and m.attempt < newest), default=0.0)
 
 
 def incomplete(words: str, moments: Sequence[Moment]) -> str:

@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import threading
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +23,8 @@ import torch
 import torch.distributed as dist
 
 SAVE_EVERY = 10
+BEAT = 0.05
+"""Seconds between the signs of life of a rank, which do not depend on other ranks."""
 
 folder, pace = Path(sys.argv[1]), float(sys.argv[2])
 timeout = timedelta(seconds=float(sys.argv[3])) if len(sys.argv) > 3 else None
@@ -57,8 +60,16 @@ def save(seconds: float = 0.0) -> None:
     note("save")
 
 
+def beat() -> None:
+    """Record signs of life, whatever the main thread is waiting for."""
+    while True:
+        note("beat")
+        time.sleep(BEAT)
+
+
 signal.signal(signal.SIGUSR1, drain)
 note("start")
+threading.Thread(target=beat, daemon=True).start()
 dist.init_process_group("gloo", timeout=timeout)
 if (folder / "checkpoint").exists():
     saved = torch.load(folder / "checkpoint", weights_only=True)

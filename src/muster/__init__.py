@@ -28,6 +28,7 @@ __all__ = [
     "measure_shares",
     "run",
     "together",
+    "warm_up",
 ]
 
 TYPE_CHECKING = False  # type checkers read it as True; importing it from typing would cost every start 5 ms
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from muster.training.progress import Progress
     from muster.training.shares import measure_shares
     from muster.training.together import together
+    from muster.training.warm_up import warm_up
 
 _HOMES = {
     "Batch": "muster.training.batches",
@@ -63,6 +65,7 @@ _HOMES = {
     "measure_shares": "muster.training.shares",
     "run": "muster.api.run_script",
     "together": "muster.training.together",
+    "warm_up": "muster.training.warm_up",
 }
 
 

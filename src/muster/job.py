@@ -42,6 +42,8 @@ class Job:
     """Modules the zygote imports; empty for no zygote."""
     preload_reason: str = ""
     """Why the zygote imports more than torch, or is disabled."""
+    first_attempt: int = 0
+    """The number of its first attempt; more than 0 in a job that a scheduler has requeued."""
     has_store: bool = True
     """Whether Muster hosts the store (TCPStore); False if the script chooses its own port for it."""
 

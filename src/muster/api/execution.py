@@ -13,6 +13,8 @@ from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.links.link import AgentLink
 from muster.controller.startup_check import Check
 from muster.job import Job, make_job_folder
+from muster.jobs.job_folders import read_job
+from muster.jobs.requeue_marks import leave_mark
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 
@@ -55,6 +57,8 @@ def execute(
     logs = LogFiles(screen.warning)
     try:
         folder = make_job_folder(job.id)
+        if prepared.launch.requeue is not None:
+            leave_mark(folder, prepared.launch.requeue.mark, prepared.launch.requeue.count or 0)
         for sentence in prepared.notes:
             screen.info(sentence)
         for sentence in prepared.warnings:
@@ -69,14 +73,19 @@ def execute(
             check=_check(prepared, screen) if job.spec.check else None,
             summary=summary,
         )
+        if job.first_attempt:
+            earlier = read_job(folder).state
+            if earlier is not None:
+                controller.status.take_over(earlier)
         last_line = _show_dashboard(controller) if job.spec.dashboard else ""
         result = drive(controller)
         if last_line:
             screen.info(last_line)
-        return result
     finally:
         logs.close()
         screen.close()
+    controller.requeue.carry_out()
+    return result
 
 
 def _show_dashboard(controller: Controller) -> str:

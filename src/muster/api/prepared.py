@@ -18,6 +18,7 @@ from muster.engines.engine import Choice, Launch
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job, job_folder, new_job_id
+from muster.jobs.requeue_marks import EarlierRuns, find_earlier
 from muster.spec import RESTARTS, RunSpec
 from muster.text import count
 
@@ -63,15 +64,23 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
     choice, warnings = apply_history(spec, choice) if history else (choice, ())
-    job = make_job(spec, choice)
+    requeue = choice.engine.requeue(os.environ) if spec.target else None
+    earlier = find_earlier(requeue) if requeue is not None and requeue.limit else None
+    job = make_job(spec, choice, earlier)
     launch = choice.engine.launch(choice, job.spec, str(job_folder(job.id)))
+    if requeue is not None:
+        launch = replace(launch, requeue=replace(requeue, count=earlier.requeues if earlier is not None else 0))
     if spec.image and any(command.box is None for command in launch.commands):
         raise UsageError(f"--engine {launch.name} does not run containers", hint="leave --image out")
-    return Prepared(job=job, choice=choice, launch=launch, notes=choice.said, warnings=warnings)
+    notes = choice.said if earlier is None else (*choice.said, str(earlier))
+    return Prepared(job=job, choice=choice, launch=launch, notes=notes, warnings=warnings)
 
 
-def make_job(spec: RunSpec, choice: Choice) -> Job:
-    """Make the job for the hosts of a choice; a spec without a target comes from `muster check`."""
+def make_job(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None = None) -> Job:
+    """Make the job for the hosts of a choice; a spec without a target comes from `muster check`.
+
+    A job that a scheduler has requeued continues the `earlier` one.
+    """
     spec = replace(spec, cwd=os.path.abspath(spec.cwd))
     if (spec.container or spec.container_args) and spec.image is None:
         flag = "--container" if spec.container else "--container-args"
@@ -88,13 +97,14 @@ def make_job(spec: RunSpec, choice: Choice) -> Job:
     spec = _checked_recovery(spec, choice)
     preload, reason = _preload(spec, choice, text)
     return Job(
-        id=new_job_id(spec.target or "check", spec.name),
+        id=earlier.job_id if earlier is not None else new_job_id(spec.target or "check", spec.name),
         spec=spec,
         hosts=choice.hosts,
         carried=choice.engine.carried(os.environ, spec),
         script=script,
         preload=preload,
         preload_reason=reason,
+        first_attempt=earlier.next_attempt if earlier is not None else 0,
         has_store=not chooses_port(text),
     )
 

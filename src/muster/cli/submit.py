@@ -10,7 +10,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from muster.api.arguments import Parser, option, positive, with_dashes
+from muster.api.arguments import Parser, option, positive, seconds, with_dashes
 from muster.api.hints import MEANINGS, nearest, refuse_misplaced
 from muster.api.prepared import make_job
 from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
@@ -34,6 +34,8 @@ examples:
   muster submit --slurm --nodes 2 --partition cpu --extra '--cpus-per-task=16' --nproc 8 train.py
   muster submit --pbs --nodes 2 --gpus-per-node 4 --queue gpu --account ab12 --time 1:30:00 train.py
   muster submit --pbs --queue gpuvolta --time 2h --extra '-P ab12' --extra '-l ncpus=96,ngpus=8' train.py
+  muster submit --slurm --nodes 4 --time 8h --requeue 10 --signal 120 train.py
+  muster submit --slurm --nodes 5 --spares 1 --requeue 10 train.py
   muster submit --slurm --module cuda/12.4 --dry-run train.py > train.sbatch
 
 All options of `muster run` are accepted as well, before the script, and become part of the job: --nproc, --env,
@@ -42,6 +44,12 @@ All options of `muster run` are accepted as well, before the script, and become 
 The job runs in the working directory and in the Python environment that Muster runs in now. The batch script and the
 output stay in that directory. stdout contains only the job's id: id=$(muster submit --slurm train.py)
 """
+
+_WARNING = 120
+"""Seconds between the warning signal and the time limit with --requeue."""
+
+_LONGEST_WARNING = 65535
+"""Seconds; the most that Slurm accepts."""
 
 # The scheduler chooses the hosts; dest in the options of `muster run`: (its name, what to do instead).
 _NOT_IN_A_JOB = {
@@ -87,6 +95,10 @@ def parser() -> Parser:
     option(what, "--partition --queue NAME", "partition (Slurm) or queue (PBS); both names work for both")
     option(what, "--account NAME", "account to charge")
     option(what, "--name NAME", "name of the job and of its files (default: the script's)")
+    about = "continue the job up to N times after its time limit or a preemption, as the same Muster job"
+    option(what, "--requeue N", about, type=positive)
+    about = "send SIGUSR1 to all ranks this long before the time limit, such as 120 or 5m (default with --requeue: 120)"
+    option(what, "--signal DURATION", about, type=seconds)
     about = "one more directive, without #SBATCH or #PBS: '--exclusive' (repeatable)"
     option(what, "--extra LINE", about, action="append", default=[])
     where = p.add_argument_group("environment")
@@ -228,7 +240,10 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     refuse(run_options)
     _check_nnodes(getattr(run_options, "nnodes", None), options)
     spec = spec_of(run_options, script)
-    job = make_job(spec, Choice(engine=load("local"), hosts=(Host(name="node"),)))
+    nodes = options.nodes or max(spec.spares + 1, spec.min_hosts or 1)  # --extra may request them
+    hosts = tuple(Host(name=f"node{number}") for number in range(1, nodes + 1))
+    job = make_job(spec, Choice(engine=load("local"), hosts=hosts))
+    limit = read_time(options.time) if options.time is not None else None
     if job.script is not None:
         refuse_misplaced(_all_options(), [*line.own, *line.run, *line.script], script, job.script.text)
     return Request(
@@ -242,14 +257,35 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         nodes=options.nodes,
         gpus_per_node=options.gpus_per_node,
         memory=read_memory(options.mem) if options.mem is not None else None,
-        seconds=read_time(options.time) if options.time is not None else None,
+        seconds=limit,
         queue=check_word("--partition", options.partition) if options.partition is not None else None,
         account=check_word("--account", options.account) if options.account is not None else None,
         modules=tuple(options.modules),
         extra=tuple(check_extra(scheduler.mark, line) for line in options.extra),
         nproc=spec.nproc,
         variables=copied_names(run_options),
+        requeue=options.requeue,
+        warning=_warning(options, limit),
+        outlives_nodes=bool(spec.spares or spec.min_hosts),
     )
+
+
+def _warning(options: argparse.Namespace, limit: int | None) -> int | None:
+    """Return how long before the time limit the ranks get a signal; UsageError if the job would never run until then.
+
+    Without a signal, ranks would have only what the site allows between SIGTERM and SIGKILL.
+    """
+    if options.signal is None and (options.requeue is None or (limit is not None and limit <= _WARNING)):
+        return None
+    warning = _WARNING if options.signal is None else round(options.signal)
+    if not 0 < warning <= _LONGEST_WARNING:
+        raise UsageError(f"--signal must be between 1 and {_LONGEST_WARNING} seconds", hint="for example --signal 120")
+    if limit is not None and warning >= limit:
+        raise UsageError(
+            f"--signal {warning}: the signal would come before the job starts, its time limit is {limit} s",
+            hint="use a shorter --signal or a longer --time",
+        )
+    return warning
 
 
 def _check_nnodes(wanted: tuple[int, int] | None, options: argparse.Namespace) -> None:

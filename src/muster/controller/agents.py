@@ -97,7 +97,9 @@ class Agents:
     async def reconnect(self, name: str, limit: float) -> AgentLink:
         """Start an agent again on a host that has none; its link replaces the old one when it is up."""
         old = self.leader(name)
-        command = next(command for command in self.launch.commands if old.spec in command.agents)
+        command = self.launch.engine.launch_one(self.launch, old.spec)
+        if command is None:
+            raise HostError(name, "its agent cannot be started again without those of the other hosts")
         link = AgentLink(old.spec, self._on_event, self.on_text, self.lease)
         try:
             await self.connector.connect_one(link, command, self._payload, limit)

@@ -16,7 +16,7 @@ from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
-from muster.controller.traceback_folding import reason_to_fold
+from muster.controller.traceback_folding import is_below_script, reason_to_fold
 from muster.output.lines import Line, LineSplitter, without_rank_tag
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -24,7 +24,6 @@ from muster.plan import Plan
 from muster.shared.events import Broken, Exit, Out, Prompt
 from muster.shared.reports import FunctionRaised, FunctionReturned, Left, Piece, Progress, Raised, SysExit
 from muster.shared.spawner_messages import Storeless
-from muster.shared.user_code import is_musters
 from muster.shared.wire import ProtocolError
 from muster.text import tilde
 
@@ -36,8 +35,6 @@ _CAUSE_LIMIT = 3.0
 
 _SAME_LIMIT = 0.5
 """Seconds to wait for other ranks to fail the same way, when one fails before its first collective."""
-
-_FRAME = re.compile(r'File "(.*?)"')
 
 # What MPICH and its derivatives print before they end all ranks.
 _MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
@@ -75,6 +72,8 @@ class Attempt:
         """Set when the job ends because nothing replaces a host that goes away."""
         self.stuck = False
         """Some process could not be killed, so the job must not be restarted."""
+        self.is_expected: Callable[[RankEnd], bool] = lambda end: False
+        """Whether a rank may end like this, so that the others still have time."""
         self.planned = ""
         """Why Muster ended it although nothing had failed; empty if it did not."""
         self._width = len(str(plan.world_size - 1))
@@ -266,14 +265,14 @@ class Attempt:
             left=left["how"] if left else "",
             rss=event["rss"],
             has_stdin=event["stdin"],
-            last_words="\n".join(line for line in state.last_words if not _is_below_script(line)),
+            last_words="\n".join(line for line in state.last_words if not is_below_script(line)),
         )
         end = state.end = with_facts(end, event.get("facts"))
         # If this rank only lost its connection, another rank may still have to report the cause.
         is_known = not end.is_symptom or bool(self.ended_well)
         if not self.running:
             (self.drain or self.over.set)()
-        elif end.failed and self.drain is None:
+        elif end.failed and self.drain is None and not self.is_expected(end):
             # A missing module or file, or a wrong option, hits all ranks alike before they meet.
             limit = _CAUSE_LIMIT if not is_known else _SAME_LIMIT if end.status > 0 and state.done == 0 else 0
             asyncio.get_running_loop().call_later(limit, self.over.set)
@@ -360,9 +359,3 @@ class Attempt:
                 code = int(said[-1][1]) & 0xFF or 1
                 found[rank] = RankEnd(rank=rank, host=host, status=code, time=when, summary=said[-1][2])
         return found
-
-
-def _is_below_script(line: str) -> bool:
-    """Whether a line of a faulthandler stack trace belongs to the code that called the user's script."""
-    frame = _FRAME.search(line)
-    return line.startswith("Extension modules: ") or bool(frame and (frame[1] == "<string>" or is_musters(frame[1])))

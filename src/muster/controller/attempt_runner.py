@@ -17,6 +17,7 @@ from muster.controller.monitor.job_status import JobStatus
 from muster.controller.monitor.observers import Observers
 from muster.controller.preparation import Preparation
 from muster.controller.prepare import shown_ranks
+from muster.controller.requeue_watch import RequeueWatch
 from muster.controller.summary import Timeline
 from muster.errors import MusterError
 from muster.job import Job
@@ -45,6 +46,8 @@ class Parts:
     logs: LogFiles
     folder: Path
     timeline: Timeline
+    requeue: RequeueWatch
+    """Knows whether the time limit of the scheduler is near."""
 
 
 class AttemptRunner(ABC):
@@ -58,11 +61,12 @@ class AttemptRunner(ABC):
         self._status = parts.status
         self.attempt: Attempt | None = None
         """The last attempt, if there was one."""
-        self.number = 0
+        self.number = parts.job.first_attempt
         """The number of the next attempt."""
         self.grace = self._spec.grace
         self.interrupt = False
         """Whether ranks get SIGINT first when they are stopped."""
+        self.requeue = parts.requeue
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
 
@@ -96,6 +100,7 @@ class AttemptRunner(ABC):
         attempt = self.attempt = Attempt(plan, number, parts.folder, self._screen, parts.logs, only)
         self.number += 1
         attempt.subscribe(parts.events)
+        attempt.is_expected = self.requeue.expects
         parts.observers.begin_attempt(plan, number, swaps)
         watching = parts.observers.watch(attempt)
         try:

@@ -30,10 +30,11 @@ from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.controller.preparation import Preparation
 from muster.controller.recovery import Recovery
 from muster.controller.rendezvous import meet
+from muster.controller.requeue_watch import WARNING_SIGNAL, RequeueWatch, end_early
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_attempts, show_summary
 from muster.engines.engine import Launch
-from muster.errors import EXIT_MUSTER, HostError, MusterError
+from muster.errors import HostError, MusterError
 from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -43,7 +44,6 @@ from muster.text import names
 
 STILL_WAITING = 5.0
 """Seconds between two status lines where the output is not a terminal."""
-
 
 _READ_AFTER = 0.02
 """Seconds after which the script is read: the agents have been started and take longer to answer."""
@@ -83,21 +83,8 @@ class Controller:
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
-        self.recovery = Recovery(
-            Parts(
-                job=job,
-                agents=self.agents,
-                events=self.events,
-                status=self.status,
-                observers=self.observers,
-                record=self.record,
-                preparation=self.preparation,
-                screen=screen,
-                logs=logs,
-                folder=folder,
-                timeline=self.timeline,
-            )
-        )
+        self.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
+        self.recovery = Recovery(self._parts())
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
@@ -111,6 +98,23 @@ class Controller:
         self.to_background: Callable[[], None] | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._bug = ""  # the internal error that ended the job
+
+    def _parts(self) -> Parts:
+        """What the attempts of the job need."""
+        return Parts(
+            job=self.job,
+            agents=self.agents,
+            events=self.events,
+            status=self.status,
+            observers=self.observers,
+            record=self.record,
+            preparation=self.preparation,
+            screen=self.screen,
+            logs=self.logs,
+            folder=self.folder,
+            timeline=self.timeline,
+            requeue=self.requeue,
+        )
 
     # --- the whole ------------------------------------------------------------------------------------------
 
@@ -145,32 +149,31 @@ class Controller:
         """The job from start to end; whatever happens, no process is left."""
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(self.on_bug)
+        self.requeue.begin(lambda: self.pass_on(WARNING_SIGNAL))
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
         ticking.add_done_callback(lambda task: task.cancelled() or self.on_bug(loop, {"exception": task.exception()}))
-        verdict: Verdict | None = None
         try:
             verdict = await self._body
         except asyncio.CancelledError:
-            pass
+            verdict = Verdict(exit_code=0) if self.requeue.time_is_up else None
         finally:
             self.recovery.waiting_for = None
             await self.end()
             await self.blame.save()
             ticking.cancel()
+        reason = self.agents.connector.why_ended()
         if self.stopped_by:
             usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
-            reason = self.agents.connector.why_ended() or usual
-            because = f" ({reason})" if reason else ""
+            because = f" ({reason or usual})" if reason or usual else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
             show_attempts(self.screen, self.status, f"stopped by {self.stopped_by}")
             self.screen.warning(sentence)
-            return Verdict(exit_code=EXIT_MUSTER if self.signal is None else 128 + self.signal, sentence=sentence)
+            return self.requeue.after_stop(self.signal, sentence, reason)
         if verdict is None:
             raise MusterError(self._bug or internal_error("the job was canceled"))
-        verdict = self.results.add_to(verdict)
-        if self.summary:
-            reason = self.agents.connector.why_ended()
+        verdict = self.results.add_to(self.requeue.settle(verdict, self.attempt, reason))
+        if self.summary and not self.requeue.is_decided:
             show_summary(self.screen, verdict, self.timeline, self.status, self.folder, reason)
         return verdict
 
@@ -255,7 +258,8 @@ class Controller:
 
     def pass_on(self, number: signal.Signals) -> None:
         """Forward a signal to all ranks: `kill -USR1`, or the warning signal of a scheduler."""
-        self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks")
+        warning = self.requeue.on_signal(number, lambda: end_early(self.attempt, self._body))
+        self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
         if self.attempt is not None:
             self.agents.signal(number)
 

@@ -169,6 +169,8 @@ class Recovery(AttemptRunner):
         reason = await self.scheduler_reason()
         if reason:
             return verdict.because(reason)
+        if self.requeue.is_warned:
+            return verdict
         if attempt.planned:
             self._lost = (cut(attempt.planned, _LONGEST_REASON),)
             self._status.attempt_lost(attempt.planned)

@@ -8,12 +8,15 @@ from collections.abc import Iterator, Sequence
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.output.lines import Line
 from muster.output.progress_bars import visible
+from muster.shared.user_code import is_musters
 
 _COLLECTIVE = re.compile(r"torch[/.](?:distributed|autograd)|gloo|nccl", re.IGNORECASE)
 """In tracebacks of collectives: only there does a broken connection lead to another rank, not to some server."""
 
 _EXTRA_LINES = 50
 """Lines by which a printed traceback may be longer than the reported one."""
+
+_FRAME = re.compile(r'File "(.*?)"')
 
 _FIRST = "Traceback (most recent call last):"
 
@@ -78,3 +81,9 @@ class TracebackFolder:
             return text in (self._expected[0], _FIRST) and end == "\n"
         is_inside = not text[:1].strip() or text in self._expected  # frames and source lines are indented
         return is_inside and len(self._held) < len(self._expected) + _EXTRA_LINES
+
+
+def is_below_script(line: str) -> bool:
+    """Whether a line of a faulthandler stack trace belongs to the code that called the user's script."""
+    frame = _FRAME.search(line)
+    return line.startswith("Extension modules: ") or bool(frame and (frame[1] == "<string>" or is_musters(frame[1])))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from muster.agent import dial_back
 from muster.engines.allocation import Allocation
 from muster.engines.container.container import Container, container_reason, host_in, without_scripts
+from muster.engines.requeue import Requeue
 from muster.environment import carried
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
@@ -85,6 +86,10 @@ class Launch:
     """`pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens."""
     pull_limit: float = 0.0
     """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
+    can_lack_hosts: bool = False
+    """Whether the job can run without some of its hosts, each of which then has its own command."""
+    requeue: Requeue | None = None
+    """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 
     @property
     def name(self) -> str:
@@ -190,6 +195,14 @@ class Engine(ABC):
         """The prefix to type before a command to run it on that host: empty for this machine, None if unknown."""
         return None if command.remote else ()
 
+    def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
+        """The command that starts the agent of one host again; None if the engine cannot do that."""
+        return next((command for command in launch.commands if command.agents == (agent,)), None)
+
+    def requeue(self, env: Mapping[str, str]) -> Requeue | None:
+        """How the scheduler's job that this process runs in is requeued; None if that was not requested."""
+        return None
+
     # --- failures -------------------------------------------------------------------------------------------
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
@@ -255,6 +268,11 @@ def in_allocation(engine: Engine, spec: RunSpec, allocation: Allocation) -> Choi
         allocation=allocation,
         said=(f"detected: {allocation}", *(allocation.notes if nothing_said else ())),
     )
+
+
+def can_lack_hosts(spec: RunSpec) -> bool:
+    """Whether a job with these options can run without some of its hosts."""
+    return bool(spec.spares or spec.min_hosts)
 
 
 def this_host() -> Host:

@@ -16,6 +16,9 @@ SILENT = 15.0
 LEASE = "its agents stop all ranks within 10 s"
 """What becomes of the ranks of a controller that was killed."""
 
+REQUEUE = "requeue"
+"""What stopped a job that its scheduler will run again."""
+
 _DURATION = re.compile(r" for \d+ s\b")
 """How long a hang had lasted when it was reported; it has lasted longer since."""
 
@@ -37,7 +40,7 @@ def status(job: KeptJob, now: float) -> str:
     if state.phase != "ended":
         return _phase(state, now)
     if state.stopped_by:
-        return "stopped"
+        return "requeued" if state.stopped_by == REQUEUE else "stopped"
     return "done" if state.exit_code == 0 else f"failed {state.exit_code}"
 
 
@@ -87,6 +90,8 @@ def how_it_ended(job: KeptJob) -> str:
         return f"ended when its controller was killed; {LEASE}"
     if state is None:
         return "has no readable state.json"
+    if state.stopped_by == REQUEUE:
+        return "is in the queue of its scheduler again"
     if state.stopped_by:
         return f"was stopped by {one_line(state.stopped_by)}"
     if state.exit_code == 0:

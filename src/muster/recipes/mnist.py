@@ -144,6 +144,8 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
     batches = muster.together(world, lambda: divide(world, args, ddp, images, labels))
 
+    first = images[: args.batch_size], labels[: args.batch_size]
+    muster.warm_up(ddp, lambda: cross_entropy(ddp(prepare(first[0])), first[1]).backward())
     state = {"model": model, "optimizer": optimizer, "batches": batches}
     checkpoints = muster.Checkpoints(args.model_dir, world, keep=args.keep) if args.model_dir else None
     step = checkpoints.begin(state, resume=args.resume) if checkpoints else 0

@@ -26,6 +26,7 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
         + [f"{scheduler.mark} {directive}" for directive in scheduler.directives(request)],
         [f"# Written by: {join(('muster', 'submit', *request.typed))}"],
         _modules(request.modules),
+        _exports(request, scheduler),
         [f"# {request.activation.comment}"] + ([f"{request.activation.line} || exit"] * bool(request.activation.line)),
         [f"cd {quote(request.folder)} || exit"],
         [
@@ -34,6 +35,13 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
         ],
     ]
     return "\n\n".join("\n".join(lines) for lines in paragraphs if lines) + "\n"
+
+
+def _exports(request: Request, scheduler: Scheduler) -> list[str]:
+    """Return the lines with the settings that `muster run` needs to requeue the job or to warn its ranks."""
+    found = " ".join(f"{name}={value}" for name, value in scheduler.exports(request).items())
+    why = "The job continues as the same Muster job when it is requeued." if request.requeue else "For --signal."
+    return [f"# {why}", f"export {found}"] if found else []
 
 
 def _modules(modules: Sequence[str]) -> list[str]:

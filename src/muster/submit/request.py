@@ -50,6 +50,12 @@ class Request:
     """Ranks per host, if given with --nproc."""
     variables: tuple[str, ...] = ()
     """Environment variables whose values here are passed to the ranks (`--env NAME`)."""
+    requeue: int | None = None
+    """How often the job continues after its time limit or a preemption; None for never."""
+    warning: int | None = None
+    """Seconds before the time limit at which the ranks get SIGUSR1."""
+    outlives_nodes: bool = False
+    """Whether the job keeps running when a node fails, because Muster replaces it or continues without it."""
 
     def extra_words(self) -> list[str]:
         """Return all words of the `--extra` lines."""

@@ -37,6 +37,10 @@ class Scheduler(Protocol):
         """Return the directives of the job, without the mark."""
         ...
 
+    def exports(self, request: Request) -> dict[str, str]:
+        """Return the variables that the script exports for Muster; values may contain expressions of bash."""
+        ...
+
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
         """Return the environment variables for the program, from those of this process."""
         ...

@@ -37,7 +37,8 @@ class Batches:
 
     `batch_size` is per rank; the whole batch, `batch_size` times the number of ranks, is divided by `shares` (one
     number for each rank; equal by default). All ranks draw from one permutation of all samples, so none is seen twice
-    in an epoch. An incomplete last batch is dropped unless `drop_last` is False.
+    in an epoch. An incomplete last batch is dropped unless `drop_last` is False; if the number of ranks changes within
+    an epoch, the epoch still ends where it would have ended, with a smaller last batch if necessary.
     """
 
     def __init__(
@@ -64,6 +65,11 @@ class Batches:
                 f"a batch of {self.total} samples{ranks} is larger than the data set, which has {length}",
                 hint=f"use --batch_size {max(1, length // world.size)} or less",
             )
+        self._end = self._whole_epoch()
+
+    def _whole_epoch(self) -> int:
+        """Number of samples of an epoch that begins with this number of ranks."""
+        return self.length - self.length % self.total if self._drop_last else self.length
 
     @property
     def progress(self) -> float:
@@ -72,15 +78,14 @@ class Batches:
 
     def __len__(self) -> int:
         """Number of batches left in this epoch."""
-        left = self.length - self.position
-        return left // self.total if self._drop_last else -(-left // self.total)
+        return -(-max(0, self._end - self.position) // self.total)
 
     def __iter__(self) -> Iterator[Batch]:
         """Iterate over the rest of this epoch; the position advances with each batch, and finally to the next epoch."""
         for batch in self.rest_of_epoch():
             self.position = batch.end
             yield batch
-        self.epoch, self.position = self.epoch + 1, 0
+        self.epoch, self.position, self._end = self.epoch + 1, 0, self._whole_epoch()
 
     def rest_of_epoch(self) -> list[Batch]:
         """Return the rest of this epoch's batches without moving the position, for loaders that prefetch."""
@@ -89,7 +94,7 @@ class Batches:
         generator = torch.Generator().manual_seed((self.seed << 32) + self.epoch)
         order = torch.randperm(self.length, generator=generator).to(self._device or "cpu")
         starts = range(self.position, self.position + len(self) * self.total, self.total)
-        return [self._part(order, start, min(self.total, self.length - start)) for start in starts]
+        return [self._part(order, start, min(self.total, self._end - start)) for start in starts]
 
     def _part(self, order: Tensor, start: int, total: int) -> Batch:
         sizes = split(total, self._shares)
@@ -110,7 +115,8 @@ class Batches:
 
     def state_dict(self) -> dict[str, int]:
         """Return the position, for `muster.Checkpoints`."""
-        return {"epoch": self.epoch, "position": self.position, "seed": self.seed, "length": self.length}
+        state = {"epoch": self.epoch, "position": self.position, "seed": self.seed, "length": self.length}
+        return {**state, "end": self._end}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Go to a saved position, which may come from a run with a different number of ranks."""
@@ -121,6 +127,8 @@ class Batches:
                     hint="resume with the same data and seed",
                 )
         self.epoch, self.position = state_dict["epoch"], state_dict["position"]
+        # The samples of an epoch are chosen when it begins; checkpoints of older versions do not have its end.
+        self._end = state_dict.get("end", self._whole_epoch()) if self.position else self._whole_epoch()
 
 
 _WORDS = {"length": "a data set of length", "seed": "seed"}

@@ -19,7 +19,7 @@ from waiting import wait_until
 from muster.lab import Lab
 
 PROGRAMS = Path(__file__).with_name("programs")
-CLIENTS = ("qsub", "qstat", "qdel", "qsig", "qalter", "pbsdsh")
+CLIENTS = ("qsub", "qstat", "qdel", "qsig", "qalter", "qrerun", "pbsdsh")
 OPENPBS_ONLY = ("pbs_tmrsh", "pbs_attach")
 SERVER = "pbssrv"
 

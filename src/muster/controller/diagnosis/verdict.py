@@ -55,6 +55,11 @@ class Verdict:
         return self.exit_code == 0
 
     @property
+    def is_lost(self) -> bool:
+        """Whether a lost host ended the attempt."""
+        return self.signature.startswith(_LOST)
+
+    @property
     def lines(self) -> tuple[str, ...]:
         """The lines below the sentence and its detail."""
         fix = f"{FIX}{self.fix}" if self.fix else ""
@@ -73,7 +78,7 @@ class Verdict:
         """This verdict for a job that a scheduler ended: ranks killed by its signals need no explanation."""
         if self.exit_code in (128 + signal.SIGTERM, 128 + signal.SIGKILL):
             return replace(self, sentence=reason, detail="", why="", fix="", notes=(), can_restart=False)
-        if self.signature.startswith(_LOST):
+        if self.is_lost:
             return replace(self, sentence=reason, fix="", notes=(self.sentence, *self.notes), can_restart=False)
         return replace(self, notes=(*self.notes, reason), can_restart=False)
 

@@ -47,8 +47,14 @@ class Caller:
 
     def __init__(self, command: StartCommand, connector: DialedConnector, env: dict[str, str]) -> None:
         self.command = command
+        self.reason: str | None = None
+        """Why the scheduler ended its agents, if it said so."""
+        self.is_quiet = False
+        """Whether its output is not shown, because its host is lost."""
         self._connector = connector
         self.is_over = False
+        self.ended: set[str] = set()
+        """The hosts whose agents have ended, as its output says."""
         self._words = Output(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
         try:
@@ -68,12 +74,12 @@ class Caller:
         code = await self._child.exit_code(_END_LIMIT)
         self.is_over = code is not None
         self.give_up(code)
-        if not any(link.closing for link in self._links):
+        if not any(link.closing for link in self.links):
             self._connector.on_end(self.command, code)
 
     def give_up(self, code: int | None = None) -> None:
         """Fail the agents that have not connected, with an explanation from the output so far."""
-        missing = [link for link in self._links if not link.is_attached]
+        missing = [link for link in self.links if not link.is_attached]
         if missing and not missing[0].closing:
             error = self._connector.launch.engine.explain(self.command, code, self._words.text.strip())
             for link in missing:
@@ -83,12 +89,14 @@ class Caller:
         """Wait longer for all its agents if a host is pulling an image; they start together or not at all."""
         pull = pull_in(line)
         if pull is not None:
-            for link in self._links:
+            for link in self.links:
                 link.allow(PULL_LIMIT, too_slow_pull(*pull))
 
     @property
-    def _links(self) -> list[AgentLink]:
-        return [link for link in self._connector.links if link.spec in self.command.agents]
+    def links(self) -> list[AgentLink]:
+        """The links of its agents; a link to an agent that is started again takes precedence."""
+        links = (*self._connector.returning, *self._connector.links)
+        return [link for link in links if link.spec in self.command.agents][: len(self.command.agents)]
 
     def note_helpers(self) -> None:
         """Record its descendants on this machine; mpirun's ssh clients survive it if their host is dead."""
@@ -97,7 +105,7 @@ class Caller:
     async def end(self) -> None:
         """Wait briefly for it to exit by itself, as it does after its agents have exited, then end it."""
         self.note_helpers()
-        lost = any(link.lost for link in self._links)
+        lost = any(link.lost for link in self.links)
         if lost or await self._child.exit_code(_END_LIMIT) is None:
             await self._child.terminate(_TERM_LIMIT_AFTER_LOSS if lost else _TERM_LIMIT)
         self._child.close(kill=True)
@@ -110,6 +118,8 @@ class DialedConnector:
     def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
         self.launch = launch
         self.links: Sequence[AgentLink] = ()
+        self.returning: list[AgentLink] = []
+        """Links to agents that are being started again; those before them in `links` are lost."""
         self.payload = b""
         self.called = list(dict.fromkeys(agent.name for agent in launch.agents))
         self.last_words = ""
@@ -119,9 +129,8 @@ class DialedConnector:
         self._token = secrets.token_hex(32)
         self._server: asyncio.Server | None = None
         self._callers: list[Caller] = []
+        self._order_text = ""
         self._why_ended: str | None = None
-        self._ended: set[str] = set()
-        """The hosts whose agents have ended, as their start command says."""
 
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
@@ -133,13 +142,15 @@ class DialedConnector:
         self._server = await asyncio.get_running_loop().create_server(
             lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_LIMIT, backlog=1024
         )
-        order = self._order(sock.getsockname()[1], certificate, limit)
-        env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}
+        self._order_text = self._order(sock.getsockname()[1], certificate, limit)
         for command in self.launch.commands:
-            self._callers.append(self._start(command, order, env))
+            self._callers.append(self._start(command))
         if self.launch.pull_limit:
             self.last_words = "hosts that do not have the image pull it first"
-        await self._all_up(max(limit, self.launch.pull_limit))
+        if self.launch.can_lack_hosts:
+            await self._each_up(max(limit, self.launch.pull_limit), on_failure)
+        else:
+            await self._all_up(max(limit, self.launch.pull_limit))
         for caller in self._callers:
             caller.note_helpers()
 
@@ -158,7 +169,9 @@ class DialedConnector:
         }
         return json.dumps(order)
 
-    def _start(self, command: StartCommand, order: str, env: dict[str, str]) -> Caller:
+    def _start(self, command: StartCommand) -> Caller:
+        order = self._order_text
+        env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}
         if ORDER_FILE not in command.argv:
             return Caller(command, self, {**env, "MUSTER_DIAL": order})
         path = self._folder / "order.json"
@@ -167,6 +180,42 @@ class DialedConnector:
             path.write_text(order)
         argv = tuple(str(path) if word == ORDER_FILE else word for word in command.argv)
         return Caller(replace(command, argv=argv), self, env)
+
+    async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
+        """Start an agent again on one host that was lost or could not be reached before."""
+        for caller in [caller for caller in self._callers if caller.command.agents == command.agents]:
+            self._callers.remove(caller)
+            caller.is_quiet = True
+            await caller.end()
+        self.payload = payload
+        self.returning.append(link)
+        caller = self._start(command)
+        caller.is_quiet = True
+        self._callers.append(caller)
+        try:
+            await link.came_up(limit, self._nobody_came([link], limit))
+            caller.is_quiet = False
+        except BaseException:
+            self._callers.remove(caller)
+            await caller.end()
+            raise
+        finally:
+            self.returning.remove(link)
+
+    async def _each_up(self, limit: float, on_failure: Callable[[HostError], None]) -> None:
+        """Wait for every agent, although some do not come up; raises all failures together at the end."""
+
+        async def up(link: AgentLink) -> None:
+            try:
+                await link.came_up(limit, self._nobody_came([link], limit))
+            except MusterError as error:
+                failure = (
+                    error if isinstance(error, HostError) else HostError(link.name, error.message, hint=error.hint)
+                )
+                on_failure(failure)
+                raise failure from None
+
+        await all_or_errors([up(link) for link in self.links])
 
     async def _all_up(self, limit: float) -> None:
         waiting = [asyncio.ensure_future(link.came_up(limit, self._nobody_came([link], limit))) for link in self.links]
@@ -190,10 +239,6 @@ class DialedConnector:
             hint=f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}",
         )
 
-    async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
-        """Start an agent again on one host that was lost or could not be reached before."""
-        raise HostError(link.name, f"`{command.program}` cannot start an agent again on one host")
-
     def give_stdin(self) -> bool:
         """Agents that dial back cannot inherit stdin."""
         return False
@@ -214,8 +259,14 @@ class DialedConnector:
             self._on_text(hello["host"], f"{error}; connection rejected")
             return None, False
         if "resume" in hello:
-            return next((link for link in self.links if link.lines.name == hello["resume"]), None), True
-        free = [link for link in self.links if link.spec.key == key and not link.is_attached and not link.closing]
+            return next(
+                (link for link in (*self.returning, *self.links) if link.lines.name == hello["resume"]), None
+            ), True
+        free = [
+            link
+            for link in (*self.returning, *self.links)
+            if link.spec.key == key and not link.is_attached and not link.closing
+        ]
         if free:
             return free[0], False
         if not any(link.closing for link in self.links):  # late agents are normal when the job is over
@@ -224,12 +275,14 @@ class DialedConnector:
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A start command has printed a line."""
-        self._ended.update(self.launch.engine.ended_agents(line))
+        caller.ended.update(self.launch.engine.ended_agents(line))
         reason = self.launch.engine.why_ended(line)
         if reason is not None:
-            self._why_ended = reason
-        elif all(link.facts for link in self.links):
-            if not self.links[0].closing:
+            caller.reason = reason
+            if not self.launch.can_lack_hosts or all(other.reason for other in self._callers):
+                self._why_ended = reason
+        elif all(link.facts for link in (caller.links if caller.is_quiet else self.links)):
+            if not caller.is_quiet and not self.links[0].closing:
                 self._on_text(caller.command.program, line)
         else:
             self.last_words = line
@@ -239,8 +292,8 @@ class DialedConnector:
 
     def has_ended(self, link: AgentLink) -> bool:
         """Whether the start command of an agent has ended, or says that the agent has."""
-        over = any(caller.is_over for caller in self._callers if link.spec in caller.command.agents)
-        return over or link.spec.host.name in self._ended
+        *_, caller = (caller for caller in self._callers if link.spec in caller.command.agents)
+        return caller.is_over or link.spec.host.name in caller.ended
 
     def on_end(self, command: StartCommand, code: int | None) -> None:
         """A start command has exited before the end of the job."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from itertools import pairwise
 
+from muster.engines.requeue import END, LIMIT, WARNING
 from muster.errors import MusterError, UsageError
 from muster.submit.batch_units import clock
 from muster.submit.request import Request
@@ -30,6 +31,10 @@ class Pbs:
         (r"cannot be used with", "omit --nodes, --gpus-per-node and --mem, and put everything into --extra '-l …'"),
         (r"resource limits|insufficient|unknown resource", "`qstat -Qf` shows the limits, `pbsnodes -a` the nodes"),
         (r"illegal -n value|name is too long", "use a shorter --name; older versions allow 15 characters"),
+        (
+            r"tolerate_node_failures|illegal -W",
+            "this PBS ends a job that loses a node; omit --spares and --min-hosts",
+        ),
         (r"illegal -k value", "this PBS does not support `-k oed`; replace it with --extra '-k n'"),
         (r"project|account", "--account becomes -A; some sites need --extra '-P PROJECT' instead"),
         (r"connect|pbs_server|no default server", "check that `qstat -B` works here"),
@@ -41,6 +46,11 @@ class Pbs:
             raise UsageError(
                 f"--name {request.name}: a PBS job name must start with a letter and have at most 230 characters",
                 hint="for example --name big-run",
+            )
+        if request.warning is not None and request.seconds is None:
+            raise UsageError(
+                "--requeue and --signal need --time with PBS, which sends no signal before the walltime limit",
+                hint="add --time, for example --time 2h",
             )
         given = _asks_for_nodes(request)
         clash = _BESIDE_SELECT.search(" ".join(_resources(request)))
@@ -76,7 +86,18 @@ class Pbs:
             "-k": None if request.extra_sets("-k") else "oed",  # d: written to its final location while the job runs
         }
         lines += [f"{option} {value}" for option, value in wanted.items() if value is not None]
+        lines += ["-r y"] * (request.requeue is not None)
+        lines += ["-W tolerate_node_failures=all"] * request.outlives_nodes
         return [*lines, *request.extra]
+
+    def exports(self, request: Request) -> dict[str, str]:
+        """The limit, when to warn the ranks, and when the walltime is over."""
+        if request.requeue is None and request.warning is None:
+            return {}
+        found = {LIMIT: request.requeue or 0}
+        if request.warning is not None:
+            found |= {WARNING: request.warning, END: f"$(($(date +%s) + {request.seconds}))"}
+        return {name: str(value) for name, value in found.items()}
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
         """The environment unchanged: qsub passes on only what -v and -V name."""

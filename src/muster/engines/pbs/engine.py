@@ -23,14 +23,18 @@ from muster.engines.engine import (
     Engine,
     Launch,
     StartCommand,
+    can_lack_hosts,
     in_container,
     one_per_host,
 )
 from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text
+from muster.engines.pbs.pbs_requeue import read_requeue
 from muster.engines.pbs.qstat import pbs_program, read_pbs_here
+from muster.engines.requeue import VARIABLES, Requeue, tracking_env
 from muster.engines.ssh.engine import SshEngine
 from muster.environment import carried
 from muster.errors import HostError, MusterError
+from muster.plan import Plan
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -48,6 +52,7 @@ _SEE_OUTPUT = "see the output file of the PBS job"
 _OF_THIS_HOST = (
     *("_", "HOST", "HOSTNAME", "OLDPWD", "PWD", "SHLVL", "SSH_*", "XDG_RUNTIME_DIR", "XDG_SESSION_*"),
     *("PBS_NODENUM", "PBS_TASKNUM", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES"),
+    *VARIABLES,
 )
 
 
@@ -85,7 +90,13 @@ class PbsEngine(Engine):
             library_path=os.environ.get("LD_LIBRARY_PATH"),
             box=box,
         )
-        return Launch(engine=self, commands=commands, channel="dial-back", pull_limit=PULL_LIMIT if box else 0.0)
+        return Launch(
+            engine=self,
+            commands=commands,
+            channel="dial-back",
+            pull_limit=PULL_LIMIT if box else 0.0,
+            can_lack_hosts=can_lack_hosts(spec),
+        )
 
     def carried(self, env: Mapping[str, str], spec: RunSpec) -> dict[str, str]:
         """All variables of the job script except those specific to this host; in a container only the usual ones.
@@ -98,6 +109,14 @@ class PbsEngine(Engine):
         if "NCPUS" in kept and kept.get("OMP_NUM_THREADS") == kept["NCPUS"]:
             del kept["OMP_NUM_THREADS"]
         return kept
+
+    def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
+        """The run to continue, in a job that may be requeued."""
+        return tracking_env(plan, rank)
+
+    def requeue(self, env: Mapping[str, str]) -> Requeue | None:
+        """qrerun, or qsub where users may not use it."""
+        return read_requeue(env)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """Explain the output of a pbsdsh that did not start its agent; the task's own output is in the job's file."""
@@ -153,6 +172,10 @@ class PbsOverSsh(SshEngine):
     """ssh logins to the hosts of a PBS job; pbs_attach makes each a part of the job."""
 
     name = "pbs"
+
+    def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
+        """The run to continue, in a job that may be requeued."""
+        return tracking_env(plan, rank)
 
     def wrapper(self, choice: Choice) -> str:
         """pbs_attach."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from muster.engines.requeue import LIMIT, WARNING
+from muster.errors import UsageError
 from muster.submit.batch_units import DAY, clock
 from muster.submit.request import Request
 
@@ -39,7 +41,12 @@ class Slurm:
     )
 
     def check(self, request: Request) -> None:
-        """Slurm supports everything in a request."""
+        """Reject a warning signal or a requeue that is requested twice, which sbatch would not report."""
+        wanted = {"--signal": request.warning, "--requeue": request.requeue}
+        for option, value in wanted.items():
+            if value is not None and request.extra_sets(option, "--no-requeue" if option == "--requeue" else option):
+                hint = f"use `muster submit {option} {value}` without that line"
+                raise UsageError(f"--extra with {option} contradicts the {option} of `muster submit`", hint=hint)
 
     def check_program(self, path: str) -> None:
         """Any sbatch is Slurm's."""
@@ -56,8 +63,18 @@ class Slurm:
             "--partition": request.queue,
             "--account": request.account,
             "--output": None if _output_is_chosen(request) else "%x-%j.out",
+            # B: to the script alone, which is `muster run`; it warns each rank once
+            "--signal": None if request.warning is None else f"B:USR1@{request.warning}",
+            "--open-mode": None if request.requeue is None else "append",
         }
-        return [*(f"{option}={value}" for option, value in wanted.items() if value is not None), *request.extra]
+        lines = [f"{option}={value}" for option, value in wanted.items() if value is not None]
+        lines += ["--requeue"] * (request.requeue is not None) + ["--no-kill"] * request.outlives_nodes
+        return [*lines, *request.extra]
+
+    def exports(self, request: Request) -> dict[str, str]:
+        """The limit, and when Slurm sends its warning."""
+        found = {LIMIT: request.requeue, WARNING: request.warning}
+        return {name: str(value) for name, value in found.items() if request.requeue is not None and value is not None}
 
     def environment(self, request: Request, env: Mapping[str, str]) -> dict[str, str]:
         """The environment for sbatch, which Slurm passes to the job, without what would change the job's request.
@@ -74,6 +91,11 @@ class Slurm:
             "SBATCH_PARTITION": request.queue,
             "SBATCH_ACCOUNT": request.account,
             "SBATCH_OUTPUT": not _output_is_chosen(request),
+            "SBATCH_SIGNAL": request.warning,
+            "SBATCH_OPEN_MODE": request.requeue,
+            "SBATCH_REQUEUE": request.requeue,
+            "SBATCH_NO_REQUEUE": request.requeue,
+            "SBATCH_NO_KILL": request.outlives_nodes,
         }
         return {
             name: value

@@ -7,6 +7,7 @@ import re
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from muster.engines.allocation import Allocation
@@ -18,12 +19,15 @@ from muster.engines.engine import (
     Engine,
     Launch,
     StartCommand,
+    can_lack_hosts,
     container_failure,
     in_container,
     one_per_host,
 )
+from muster.engines.requeue import VARIABLES, Requeue, tracking_env
 from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.engines.slurm.job_gpus import gpus_of_job
+from muster.engines.slurm.slurm_requeue import read_requeue
 from muster.errors import MusterError, UsageError
 from muster.hosts import expand
 from muster.plan import Plan
@@ -60,7 +64,7 @@ class SlurmEngine(Engine):
 
     name = "slurm"
     key_from = ("SLURMD_NODENAME",)
-    unset = _UNSET
+    unset = (*_UNSET, *VARIABLES)
     signals_from = "Slurm"
     job_kind = "Slurm job"
     more_memory = "request more memory (`muster submit --mem 64G`, or `--mem` for sbatch)"
@@ -88,8 +92,28 @@ class SlurmEngine(Engine):
             )
         agents = one_per_host(choice.hosts, inherits=box is None)
         python = spec.python_on_all(choice.hosts)
-        commands = srun_commands(choice.allocation, agents, python=python, box=box, gpus=gpus_of_job(os.environ))
-        return Launch(engine=self, commands=commands, channel="dial-back")
+        commands = srun_commands(
+            choice.allocation,
+            agents,
+            python=python,
+            box=box,
+            gpus=gpus_of_job(os.environ),
+            alone=can_lack_hosts(spec),
+        )
+        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack_hosts(spec))
+
+    def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
+        """An srun for this host alone; it fails if Slurm has removed the host from the job, because it was DOWN."""
+        command = super().launch_one(launch, agent)
+        together = next((each for each in launch.commands if agent in each.agents), None)
+        if command is not None or together is None or not together.argv[3].startswith("--nodelist="):
+            return command
+        where = ("--nodes=1", "--ntasks=1", f"--nodelist={agent.host.name}")
+        return replace(together, argv=("srun", *where, *together.argv[4:]), agents=(agent,))
+
+    def requeue(self, env: Mapping[str, str]) -> Requeue | None:
+        """scontrol requeue."""
+        return read_requeue(env)
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
         """The variables that srun would have set for the ranks; scripts and libraries written for srun read them.
@@ -106,6 +130,7 @@ class SlurmEngine(Engine):
             **dict.fromkeys(("SLURM_NNODES", "SLURM_STEP_NUM_NODES"), hosts),
             **dict.fromkeys(("SLURM_NTASKS", "SLURM_NPROCS", "SLURM_STEP_NUM_TASKS"), world),
             **dict.fromkeys(("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE"), slots),
+            **tracking_env(plan, rank),
         }
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
@@ -171,24 +196,28 @@ def srun_commands(
     python: str | None,
     box: Container | None,
     gpus: Mapping[str, int] | None = None,
+    alone: bool = False,
 ) -> tuple[StartCommand, ...]:
     """The srun commands that start an agent on each of these hosts of the allocation.
 
-    `gpus` is the number of GPUs that the job has on each host, if srun needs it.
+    `gpus` is the number of GPUs that the job has on each host, if srun needs it. `alone` gives each host its own srun:
+    when a node goes down, srun ends its whole step, even with --no-kill (Slurm 22.05).
     """
     agent = (python or (sys.executable if box is None else "python3"), "-c", DIALING_AGENT)
     rest = ("--ntasks-per-node=1", *_OPTIONS, *in_container(agent, box))
     return tuple(
-        StartCommand(argv=_srun(allocation, some, (*share, *rest)), agents=tuple(some), box=box)
-        for some, share in _shares(agents, {} if allocation.groups else gpus or {})
+        StartCommand(argv=_srun(allocation, some, (*share, *rest), alone=alone), agents=tuple(some), box=box)
+        for some, share in _shares(agents, {} if allocation.groups else gpus or {}, alone=alone)
     )
 
 
-def _shares(agents: Sequence[AgentSpec], gpus: Mapping[str, int]) -> list[tuple[Sequence[AgentSpec], tuple[str, ...]]]:
+def _shares(
+    agents: Sequence[AgentSpec], gpus: Mapping[str, int], *, alone: bool
+) -> list[tuple[Sequence[AgentSpec], tuple[str, ...]]]:
     """Groups of agents that one srun can start, with its GPU option: one srun requests the same number on each host."""
     if not gpus:
-        return [(agents, ())]
-    if len(set(gpus.values())) == 1:
+        return [([agent], ()) for agent in agents] if alone else [(agents, ())]
+    if len(set(gpus.values())) == 1 and not alone:
         return [(agents, (f"--gres=gpu:{next(iter(gpus.values()))}",))]
     counts = [(agent, gpus.get(agent.host.name, 0)) for agent in agents]
     return [([agent], (f"--gpus={count}" if count else "--gres=none",)) for agent, count in counts]
@@ -206,10 +235,16 @@ _OPTIONS = (
 )
 
 
-def _srun(allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[str, ...]) -> tuple[str, ...]:
+def _srun(
+    allocation: Allocation, agents: Sequence[AgentSpec], command: tuple[str, ...], *, alone: bool
+) -> tuple[str, ...]:
     names = [agent.host.name for agent in agents]
+    where = (f"--nodes={len(names)}", f"--ntasks={len(names)}", f"--nodelist={','.join(names)}")
     if not allocation.groups:
-        return "srun", f"--nodes={len(names)}", f"--ntasks={len(names)}", f"--nodelist={','.join(names)}", *command
+        return "srun", *where, *command
+    if alone:
+        group = allocation.groups[[host.name for host in allocation.hosts].index(names[0])]
+        return "srun", f"--het-group={group}", *where, *command
     if len(names) != len(allocation.hosts):
         raise UsageError(
             f"-H names {len(names)} of the {len(allocation.hosts)} hosts of a heterogeneous job; srun needs all",

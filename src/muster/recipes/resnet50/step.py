@@ -103,6 +103,11 @@ class TrainingStep:
         self.optimizer.step()
         return loss
 
+    def warm_up(self, images: Tensor, labels: Tensor) -> None:
+        """Bring DDP into its final state with one batch; nothing is learned from it."""
+        if not self._options.fused:
+            muster.warm_up(self.loss, lambda: self._gradients(images, labels, 1.0))
+
     def trial(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return the loss function of this step on a local copy of the model, independent of other ranks."""
         loss = copy.deepcopy(self.loss)

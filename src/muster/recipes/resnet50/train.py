@@ -118,6 +118,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     step = TrainingStep(model, world, options, mean=data.mean, std=data.std)
     seed_all(args.random_seed + 1 + world.rank)  # different augmentation on each rank
     batches = muster.together(world, lambda: make_batches(world, args, data, step))
+    step.warm_up(*some_images(world, data, args.batch_size))
 
     folder = args.model_dir or (None if args.use_syn else "saved_models")
     about = {"arch": args.arch, "stem": stem, "classes": data.classes}
@@ -193,9 +194,7 @@ def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step
 def measure(world: muster.World, step: TrainingStep, data: Data, count: int) -> list[float]:
     """Let every rank train a copy of the model on its own for a second to measure its speed."""
     trial = step.trial()
-    shape = (count, data.image_size, data.image_size, 3)
-    images = torch.randint(0, 256, shape, dtype=torch.uint8, device=world.device)
-    labels = torch.randint(0, data.classes, (count,), device=world.device)
+    images, labels = some_images(world, data, count)
 
     def work() -> None:
         trial(images, labels).backward()
@@ -204,6 +203,13 @@ def measure(world: muster.World, step: TrainingStep, data: Data, count: int) -> 
     if world.rank == 0:
         print("measured shares:", ", ".join(f"{share:.2f}" for share in shares), flush=True)
     return shares
+
+
+def some_images(world: muster.World, data: Data, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Random images and labels of the right shape."""
+    shape = (count, data.image_size, data.image_size, 3)
+    images = torch.randint(0, 256, shape, dtype=torch.uint8, device=world.device)
+    return images, torch.randint(0, data.classes, (count,), device=world.device)
 
 
 def seed_all(seed: int) -> None:

@@ -90,7 +90,8 @@ def _start(job: str) -> None:
 
     def live() -> None:
         here.run()
-        del JOBS[job]
+        if JOBS[job] is here:  # it may have been run again at once
+            del JOBS[job]
 
     threading.Thread(target=live, daemon=True).start()
 

@@ -125,6 +125,11 @@ class FirstHostJob(HostJob):
             status = self._watch(script)
         finally:
             self._end_everywhere()
+        if records.load(self.record["id"])["rerun"]:
+            runs = self.record["runs"] + 1
+            records.change(self.record["id"], state="Q", rerun=False, runs=runs, comment="Job requeued")
+            schedule()
+            return
         records.change(self.record["id"], state="F", exit_status=status, comment="Job run and finished")
         time.sleep(DELIVERED_LATER)
         self.output.deliver()

@@ -24,7 +24,8 @@ class Output:
         self._readers: list[threading.Thread] = []
         for path in set(self.paths.values()):
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.unlink(missing_ok=True)
+            if not record["runs"]:  # a job that was run again appends
+                path.unlink(missing_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
 
     def _joined(self, stream: str) -> str:

@@ -17,7 +17,7 @@ import records
 from request import Refused, read_request
 from wire import SITE, call
 
-OPTIONS = "N:q:l:o:e:j:A:P:v:Vk:S:J:m:M:r:p:z"
+OPTIONS = "N:q:l:o:e:j:A:P:v:Vk:S:J:m:M:r:p:W:z"
 Options = list[tuple[str, str]]
 
 
@@ -66,6 +66,7 @@ def submit(script: str, options: Options, default_name: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,230}", name):
         raise Refused("qsub: illegal -N value", 2)
     request = read_request([value for option, value in options if option == "-l"])
+    awaited = dependency([value for option, value in options if option == "-W"])
     indices = array_indices(given["-J"]) if "-J" in given else [None]
     with records.locked():
         number = records.next_number()
@@ -78,7 +79,10 @@ def submit(script: str, options: Options, default_name: str) -> str:
                     "index": index,
                     "name": name,
                     "queue": given.get("-q", "workq"),
-                    "state": "Q",
+                    "state": "Q" if awaited is None else "H",
+                    "awaits": awaited,
+                    "rerun": False,
+                    "runs": 0,
                     "comment": "",
                     **request,
                     "script": script,
@@ -99,6 +103,21 @@ def submit(script: str, options: Options, default_name: str) -> str:
             )
     call(socket.gethostname(), do="schedule")
     return f"{number}{'[]' if '-J' in given else ''}.{SITE['server']}"
+
+
+def dependency(attributes: list[str]) -> str | None:
+    """The job after whose end this one may run (`-W depend=afterany:12.pbssrv`); other attributes of -W are taken."""
+    for attribute in attributes:
+        name, _, value = attribute.partition("=")
+        kind, _, job = value.partition(":")
+        if name == "depend":
+            found = records.named(job) if kind == "afterany" else None
+            if found is None:
+                raise Refused("qsub: Job rejected by the server: invalid dependency", 1)
+            return found["id"]
+        if name != "tolerate_node_failures" or value not in ("none", "all", "job_start"):
+            raise Refused("qsub: illegal -W value", 2)
+    return None
 
 
 def output_paths(given: dict[str, str], name: str, job: str) -> dict[str, str]:

@@ -29,7 +29,10 @@ def _place() -> list[records.Record]:
         for record in everything:
             if record["state"] in "RE":
                 _take(free, record)
+        finished = {record["id"] for record in everything if record["state"] == "F"}
         for record in everything:
+            if record["state"] == "H" and record["awaits"] in finished:
+                record["state"] = "Q"
             if record["state"] != "Q":
                 continue
             chunks = place_chunks(record["chunks"], record["place"], free)
