@@ -39,10 +39,10 @@ class Agents:
         self,
         launch: Launch,
         folder: Path,
+        lease: float = LEASE,
         *,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
-        lease: float = LEASE,
     ) -> None:
         """`lease` is the number of seconds without contact after which a host is lost."""
         self.launch = launch
