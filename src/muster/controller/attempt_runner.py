@@ -46,6 +46,8 @@ class Parts:
     logs: LogFiles
     folder: Path
     timeline: Timeline
+    requeue: RequeueWatch
+    """Knows whether the time limit of the scheduler is near."""
 
 
 class AttemptRunner(ABC):
@@ -64,8 +66,7 @@ class AttemptRunner(ABC):
         self.grace = self._spec.grace
         self.interrupt = False
         """Whether ranks get SIGINT first when they are stopped."""
-        self.requeue: RequeueWatch | None = None
-        """Knows whether the time limit of the scheduler is near."""
+        self.requeue = parts.requeue
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
 
@@ -99,8 +100,7 @@ class AttemptRunner(ABC):
         attempt = self.attempt = Attempt(plan, number, parts.folder, self._screen, parts.logs, only)
         self.number += 1
         attempt.subscribe(parts.events)
-        if self.requeue is not None:
-            attempt.is_expected = self.requeue.expects
+        attempt.is_expected = self.requeue.expects
         parts.observers.begin_attempt(plan, number, swaps)
         watching = parts.observers.watch(attempt)
         try:

@@ -85,6 +85,7 @@ class Controller:
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
+        self.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.recovery = Recovery(self._parts())
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
@@ -93,7 +94,6 @@ class Controller:
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
-        self.requeue = self.recovery.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
@@ -102,6 +102,7 @@ class Controller:
         self._bug = ""  # the internal error that ended the job
 
     def _parts(self) -> Parts:
+        """What the attempts of the job need."""
         return Parts(
             job=self.job,
             agents=self.agents,
@@ -114,6 +115,7 @@ class Controller:
             logs=self.logs,
             folder=self.folder,
             timeline=self.timeline,
+            requeue=self.requeue,
         )
 
     # --- the whole ------------------------------------------------------------------------------------------

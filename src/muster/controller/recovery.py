@@ -169,7 +169,7 @@ class Recovery(AttemptRunner):
         reason = await self.scheduler_reason()
         if reason:
             return verdict.because(reason)
-        if self.requeue is not None and self.requeue.is_warned:
+        if self.requeue.is_warned:
             return verdict
         if attempt.planned:
             self._lost = (cut(attempt.planned, _LONGEST_REASON),)
