@@ -131,11 +131,6 @@ class Drain:
             )
         return self._take(host, found)
 
-    def announce(self, deadline: float) -> None:
-        """Let all ranks know when they are ended, for a scheduler that ends the whole job; it sends the signal."""
-        if self._recovery.attempt is not None:
-            self._begin(self._send_deadline(self._recovery.attempt, deadline, 0))
-
     # --- notices --------------------------------------------------------------------------------------------
 
     def _on_notice(self, link: AgentLink, event: Notice) -> None:
@@ -185,8 +180,8 @@ class Drain:
     def _what_follows(self) -> str:
         seating = self._next()
         if isinstance(seating, Shortage):
-            ends = "is requeued" if self._recovery.requeue.is_possible else "ends"
-            return f"the job {ends}, because it has no spare host"
+            follows = "is requeued" if self._recovery.requeue.is_possible else "ends"
+            return f"the job {follows}, because it has no spare host"
         taking_over = [spare for _, spare in seating.swaps]
         if taking_over and not seating.dropped:
             return f"{names(taking_over)} {'takes' if len(taking_over) == 1 else 'take'} over"
