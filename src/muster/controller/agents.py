@@ -12,7 +12,7 @@ from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.dialed import DialedConnector
-from muster.controller.links.link import AgentLink
+from muster.controller.links.link import SUSPECT_AFTER, AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
 from muster.engines.engine import Launch, leaders
@@ -25,6 +25,9 @@ from muster.text import names
 CONNECT_LIMIT = 60.0
 """Timeout for the first answer of an agent in seconds: 10 s of ssh, and a slow home directory."""
 
+_SILENT_SPARE = 1.0
+"""Seconds for the agent of a spare host to exit if it is silent: it runs nothing, and ends by its lease."""
+
 OnLoss = Callable[[str, str], None]
 """Called with a host that is lost, and why."""
 
@@ -36,10 +39,10 @@ class Agents:
         self,
         launch: Launch,
         folder: Path,
+        lease: float = LEASE,
         *,
         on_event: Callable[[AgentLink, Event], None],
         on_text: Callable[[str, str], None],
-        lease: float = LEASE,
     ) -> None:
         """`lease` is the number of seconds without contact after which a host is lost."""
         self.launch = launch
@@ -100,7 +103,7 @@ class Agents:
         command = self.launch.engine.launch_one(self.launch, old.spec)
         if command is None:
             raise HostError(name, "its agent cannot be started again without those of the other hosts")
-        link = AgentLink(old.spec, self._on_event, self.on_text)
+        link = AgentLink(old.spec, self._on_event, self.on_text, self.lease)
         try:
             await self.connector.connect_one(link, command, self._payload, limit)
         except BaseException:
@@ -250,7 +253,13 @@ class Agents:
 
     async def close(self, limit: float) -> None:
         """End every agent and its connection."""
-        await asyncio.gather(*(link.close(limit=limit) for link in self.links))
+        used = self.used
+        for_spare = min(limit, _SILENT_SPARE)
+
+        def patience(link: AgentLink) -> float:
+            return for_spare if link not in used and link.silence > SUSPECT_AFTER else limit
+
+        await asyncio.gather(*(link.close(limit=patience(link)) for link in self.links))
         await self.connector.close()
 
     def _begin(self, work: Any) -> None:

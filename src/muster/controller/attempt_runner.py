@@ -46,6 +46,8 @@ class Parts:
     logs: LogFiles
     folder: Path
     timeline: Timeline
+    requeue: RequeueWatch
+    """Knows whether the time limit of the scheduler is near."""
 
 
 class AttemptRunner(ABC):
@@ -64,8 +66,7 @@ class AttemptRunner(ABC):
         self.grace = self._spec.grace
         self.interrupt = False
         """Whether ranks get SIGINT first when they are stopped."""
-        self.requeue: RequeueWatch | None = None
-        """Knows whether the time limit of the scheduler is near."""
+        self.requeue = parts.requeue
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
         self.requeue: RequeueWatch | None = None
@@ -101,8 +102,7 @@ class AttemptRunner(ABC):
         attempt = self.attempt = Attempt(plan, number, parts.folder, self._screen, parts.logs, only)
         self.number += 1
         attempt.subscribe(parts.events)
-        if self.requeue is not None:
-            attempt.is_expected = self.requeue.expects
+        attempt.is_expected = self.requeue.expects
         parts.observers.begin_attempt(plan, number, swaps)
         watching = parts.observers.watch(attempt)
         try:
@@ -141,8 +141,10 @@ class AttemptRunner(ABC):
                 raise
             self._screen.warning(error.message)
         if is_first:
+            spares = len(self._agents.usable) - len(plan.placements)
+            beside = f" + {count(spares, 'spare')}" if spares > 0 else ""
             self._screen.info(
-                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
+                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}{beside}, "
                 f"rendezvous at {plan.master_addr}:{plan.master_port}; logs in {tilde(self._parts.folder)}"
             )
 

@@ -74,44 +74,46 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        publish, spec = self.events.publish, job.spec
-        self.agents = Agents(launch, folder, on_event=publish, on_text=screen.host_line, lease=spec.lease)
+        self.agents = Agents(launch, folder, job.spec.lease, on_event=self.events.publish, on_text=screen.host_line)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
-        kills = spec.on_hang == "kill"
-        self.monitor = RankMonitor(self.agents, self.status, screen, folder, spec.hang_after, kills)
+        kills = job.spec.on_hang == "kill"
+        self.monitor = RankMonitor(self.agents, self.status, screen, folder, job.spec.hang_after, kills)
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
-        self.recovery = Recovery(
-            Parts(
-                job=job,
-                agents=self.agents,
-                events=self.events,
-                status=self.status,
-                observers=self.observers,
-                record=self.record,
-                preparation=self.preparation,
-                screen=screen,
-                logs=logs,
-                folder=folder,
-                timeline=self.timeline,
-            )
-        )
+        self.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
+        self.recovery = Recovery(self._parts())
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
-        self.drain = Drain(spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
-        self.requeue = self.recovery.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
         self.to_background: Callable[[], None] | None = None
         self._body: asyncio.Task[Verdict] | None = None
         self._bug = ""  # the internal error that ended the job
+
+    def _parts(self) -> Parts:
+        """What the attempts of the job need."""
+        return Parts(
+            job=self.job,
+            agents=self.agents,
+            events=self.events,
+            status=self.status,
+            observers=self.observers,
+            record=self.record,
+            preparation=self.preparation,
+            screen=self.screen,
+            logs=self.logs,
+            folder=self.folder,
+            timeline=self.timeline,
+            requeue=self.requeue,
+        )
 
     # --- the whole ------------------------------------------------------------------------------------------
 
