@@ -69,8 +69,6 @@ class AttemptRunner(ABC):
         self.requeue = parts.requeue
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
-        self.requeue: RequeueWatch | None = None
-        """Knows whether the time limit of the scheduler is near."""
 
     @property
     def is_running(self) -> bool:
