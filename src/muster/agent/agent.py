@@ -172,7 +172,7 @@ class Agent:
         """Hold the ranks if this host slept for so long that others may have replaced them."""
         lease, now = self.session.lease, clock()
         lease.turn(now)
-        if not self.ending:
+        if not self.ending and not lease.is_over(now):  # ranks whose lease is over are killed, not continued
             self.hold.apply(lease.is_held(now))
 
     def examine(self) -> None:
@@ -327,7 +327,7 @@ class Agent:
         """Watch for notices that this host is about to go away."""
         from .notices import Notices  # here, because most jobs do not need it
 
-        self.notices = Notices(self.selector, self.send, self.guard, self.ranks, message)
+        self.notices = Notices(self.selector, self.send, self.ranks, message)
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,7 +84,7 @@ class Controller:
         self.preparation = Preparation(job, screen, check)
         self.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.recovery = Recovery(self._parts())
-        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
+        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard, self.ask_gpus)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
         self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
@@ -189,6 +189,12 @@ class Controller:
             raise
         return self.blame.add_to(await self.recovery.run(plan))
 
+    async def ask_gpus(self, hosts: Collection[str]) -> dict[str, str]:
+        """What is wrong with the GPUs of these hosts, by host."""
+        from muster.controller.gpu_questions import failed_gpus  # most jobs do not fail
+
+        return await failed_gpus([link for link in self.agents.leaders if link.name in hosts])
+
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An uncaught error of Muster: report it and end the job, because a job without its controller would hang."""
         self._bug = internal_error(context.get("exception") or context["message"])
@@ -260,7 +266,7 @@ class Controller:
         warning = self.requeue.on_signal(number, self.attempt, lambda: end_early(self.attempt, self._body))
         self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
         if warning and self.requeue.deadline is not None:
-            self.agents.warn(number, self.requeue.deadline)
+            self.drain.announce(self.requeue.deadline, number)
         elif self.attempt is not None:
             self.agents.signal(number)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -51,7 +51,7 @@ class Recovery(AttemptRunner):
         """What the job waits for while no ranks run, for the status line and `muster ps`."""
         self.signals: Collection[signal.Signals] = ()
         """The signals that ranks have received from outside."""
-        self.after_failure: list[Callable[[Attempt, Verdict], None]] = []
+        self.after_failure: list[Callable[[Attempt, Verdict], Awaitable[None]]] = []
         """Called when an attempt has failed, the last one too; may retire hosts before those of the next are chosen."""
         self._met: list[AgentLink] = []
         """The agents of the last attempt, which have found an address."""
@@ -180,7 +180,7 @@ class Recovery(AttemptRunner):
             return None
         retired = self.roster.retired
         for call in self.after_failure:
-            call(attempt, verdict)
+            await call(attempt, verdict)
         is_loss = verdict.first is None and bool(attempt.losses)
         if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
             return verdict

@@ -78,6 +78,11 @@ class RequeueWatch:
         """Whether the time limit is near, so nothing is started any more."""
         return self.deadline is not None
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the scheduler may start the job again."""
+        return self._requeue is not None and (self._requeue.count or 0) < self._requeue.limit
+
     def begin(self, warn: Callable[[], None]) -> None:
         """Call `warn` in time if the scheduler does not send a signal."""
         requeue = self._requeue
