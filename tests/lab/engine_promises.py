@@ -246,7 +246,7 @@ class Promises:
         gone(engine)
 
     def test_a_host_that_loses_power_is_named_within_seconds(self, engine: Engine) -> None:
-        job = start_stubborn(engine, "--grace", "1")
+        job = start_stubborn(engine, "--grace", "1", "--lost-after", "5")
         off = time.monotonic()
         engine.lab.power_off("h3")
         wait_until("h3 to be named", lambda: "h3" in job.err.rpartition("logs in")[2], 30, lambda: job.said)

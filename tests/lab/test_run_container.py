@@ -291,6 +291,33 @@ def test_no_line_is_lost_on_its_way_out_of_a_container(site: Site) -> None:
     assert done.out.count("\n") == 100_000
 
 
+# Prints numbered lines until it is asked to end.
+LINES = """
+import itertools, os, sys, time
+for number in itertools.count():
+    print(number, flush=True)
+    if os.path.exists(sys.argv[1]): break
+    time.sleep(0.01)
+"""
+
+
+def test_a_container_continues_over_a_new_ssh_connection(site: Site) -> None:
+    (site.folder / "lines.py").write_text(LINES)
+    job = site.start("ssh", {"h2": 1, "h3": 1}, "lines.py", "stop-lines")
+    wait_until("lines of h3", lambda: "[h3" in job.out, 60, lambda: job.said)
+    for _ in range(2):
+        (client,) = [pid for pid, line in site.lab.processes("h1") if line.startswith("ssh ") and " h3 " in line]
+        os.kill(client, signal.SIGKILL)
+        begin = job.out.count("[h3")
+        wait_until("more lines of h3", lambda begin=begin: job.out.count("[h3") > begin + 50, 30, lambda: job.said)
+    (site.folder / "stop-lines").touch()
+    done = job.wait(60)
+    assert done.code == 0, done.said[-2000:]
+    lines = [int(line) for line in done.log(1).split()]
+    assert lines == list(range(len(lines)))
+    assert (done.folder / "debug.log").read_text().count("h3: resumed") == 2
+
+
 # --- every end ------------------------------------------------------------------------------------------------
 
 
@@ -348,7 +375,7 @@ ENDS: list[tuple[str, Callable[[Site, EngineJob], None]]] = [
 @pytest.mark.parametrize(("engine", "end"), ENDS, ids=[f"{engine}-{end.__name__}" for engine, end in ENDS])
 def test_no_container_outlives_its_job(site: Site, engine: str, end: Callable[[Site, EngineJob], None]) -> None:
     ranks = {"h1": 1} if engine == "local" else {"h1": 1, "h3": 1}
-    job = site.start(engine, ranks, "--grace", "1", "stubborn.py")
+    job = site.start(engine, ranks, "--grace", "1", "--lost-after", "5", "stubborn.py")
     job.wait_for("up\n", len(ranks))
     for host in ranks:
         (container,) = site.containers(host)

@@ -15,6 +15,7 @@ from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
+from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
@@ -29,7 +30,7 @@ RECONNECT_AFTER = 3.0
 """Seconds without a message after which the controller also tries a new connection."""
 
 _ACKNOWLEDGE = 1 << 20
-"""Number of bytes after which the agent is told at once that they have arrived, because it keeps them until then."""
+"""Number of bytes after which the controller acknowledges them at once, because the agent keeps them until then."""
 
 _AGEING = 1.01
 """Factor by which the shortest round trip is aged with each ping, because a clock may jump."""
@@ -69,6 +70,7 @@ class AgentLink(AgentRequests):
         self.outage = 0.0
         """How long the last silence was, in seconds."""
         self._lease = lease
+        self._away = 0.0
         self._unacknowledged = 0
         self._pings: deque[tuple[int, float]] = deque()
         """The line number of each ping that is not answered yet, and when it was sent."""
@@ -150,8 +152,9 @@ class AgentLink(AgentRequests):
 
     def _on_contact(self) -> None:
         now = time.monotonic()
-        if self._suspected:
-            self.outage = max(self.outage, now - self._last_heard)
+        if now - self._last_heard > SUSPECT_AFTER:
+            self.outage = now - self._last_heard
+            self._away += self.outage
         self._heard = self._last_heard = now
 
     def _take(self, lines: Sequence[bytes]) -> None:
@@ -246,7 +249,8 @@ class AgentLink(AgentRequests):
         _log.debug("%s: request %d, %s", self.name, number, do)
         self.lines.send({"do": do, "id": number, **fields})
         try:
-            answer = await within(limit, reply, LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s"))
+            error = LinkLost(self.name, f"no answer to `{do}` within {limit:.0f} s")
+            answer = await within(limit, reply, error, self._seconds_away)
         finally:
             self._replies.pop(number, None)
         _log.debug("%s: reply %d, %s", self.name, number, do)
@@ -273,7 +277,7 @@ class AgentLink(AgentRequests):
         if silence > RECONNECT_AFTER or not self._is_answered:
             self.lines.reconnect()
         if silence > SUSPECT_AFTER and not self._suspected:
-            self._suspected, self.outage = True, 0.0
+            self._suspected = True
             self._hand_on({"t": "host", "state": "silent"})
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
@@ -289,9 +293,14 @@ class AgentLink(AgentRequests):
         """Seconds since the last message from the host."""
         return time.monotonic() - self._last_heard
 
+    def _seconds_away(self) -> float:
+        """How long the host was silent in all; a reply cannot come meanwhile."""
+        return self._away + (self.silence if self.silence > SUSPECT_AFTER else 0.0)
+
     def excuse(self, seconds: float) -> None:
         """Subtract a delay of the controller itself from the host's silence."""
         now = time.monotonic()
+        self._away += seconds
         self._last_heard = min(self._last_heard + seconds, now)
         self._answered = min(self._answered + seconds, now)
 
@@ -350,23 +359,6 @@ class AgentLink(AgentRequests):
 
 def _is_reply(message: Any) -> bool:
     return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int
-
-
-async def within(limit: float, future: asyncio.Future[Result], error: Exception) -> Result:
-    """Wait for a future, or raise `error` after `limit` seconds.
-
-    Not asyncio.wait_for, which up to Python 3.11 swallows a cancellation that coincides with the result.
-    """
-
-    def too_late() -> None:
-        if not future.done():
-            future.set_exception(error)
-
-    timer = asyncio.get_running_loop().call_later(limit, too_late)
-    try:
-        return await future
-    finally:
-        timer.cancel()
 
 
 async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:

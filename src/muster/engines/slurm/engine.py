@@ -27,8 +27,9 @@ from muster.engines.engine import (
 from muster.engines.requeue import VARIABLES, Requeue, tracking_env
 from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.engines.slurm.job_gpus import gpus_of_job
-from muster.engines.slurm.slurm_requeue import read_requeue
+from muster.engines.slurm.slurm_requeue import WITHOUT_BATCH_HOST, read_requeue
 from muster.errors import MusterError, UsageError
+from muster.hosts import expand
 from muster.plan import Plan
 from muster.spec import RunSpec
 
@@ -50,6 +51,7 @@ _UNSET = tuple(
 )
 
 _ENDED = re.compile(r"\*\*\* (?:JOB|STEP) (\d+)\S* ON \S+ CANCELLED AT \S+(?: DUE TO ([A-Z -]+?))? \*\*\*")
+_TASK_ENDED = re.compile(r"srun: error: (\S+): tasks? [\d,-]+: ")
 _REASONS = {
     "TIME LIMIT": "it reached its time limit",
     "NODE FAILURE": "one of its hosts failed",
@@ -98,7 +100,9 @@ class SlurmEngine(Engine):
             gpus=gpus_of_job(os.environ),
             alone=can_lack_hosts(spec),
         )
-        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack_hosts(spec))
+        can_lack = can_lack_hosts(spec)
+        orphaned = WITHOUT_BATCH_HOST if can_lack and box is None else ""
+        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack, orphaned=orphaned)
 
     def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
         """An srun for this host alone; it fails if Slurm has removed the host from the job, because it was DOWN."""
@@ -159,6 +163,11 @@ class SlurmEngine(Engine):
             return None
         job, due = found.groups()
         return f"Slurm ended job {job}: {_REASONS.get(due, due.lower()) if due else 'it was canceled (scancel)'}"
+
+    def ended_agents(self, line: str) -> list[str]:
+        """The hosts whose tasks have ended, if this line of srun's output says so."""
+        found = _TASK_ENDED.match(line)
+        return expand(found[1]) if found else []
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--slurm-args`, for salloc."""

@@ -1,0 +1,85 @@
+"""Outages under Slurm: agents that dialed back dial again, and know when nobody is there any more."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from engine_jobs import NEEDS_SLURM, EngineJob, SlurmEngine
+from test_run_outages import LINES
+from waiting import wait_until
+
+from muster.lab import Lab
+
+pytestmark = NEEDS_SLURM
+
+RANKS = {"h1": 1, "h2": 1}
+
+
+@pytest.fixture(scope="module")
+def engine(shared: Path) -> Iterator[SlurmEngine]:
+    (shared / "lines.py").write_text(LINES)
+    with Lab(2, slurm=True, bind=(shared,)) as lab:
+        yield SlurmEngine(lab, shared)
+
+
+@pytest.fixture
+def stop(engine: SlurmEngine, shared: Path) -> Iterator[Path]:
+    stop = shared / f"stop-{time.monotonic_ns()}"
+    yield stop
+    stop.touch()
+    engine.lab.heal("h2")
+    wait_until("the end of everything", lambda: not engine.left(), 60, lambda: str(engine.left()))
+
+
+def start(engine: SlurmEngine, stop: Path, *options: str) -> EngineJob:
+    job = engine.start(RANKS, "--no-check", "--no-zygote", *options, "lines.py", stop.name)
+    for host in RANKS:
+        wait_until(f"lines of {host}", lambda host=host: f"[{host}" in job.out, 60, lambda: job.err)
+    return job
+
+
+def agent(engine: SlurmEngine, host: str) -> int:
+    """The agent is what srun's daemon started."""
+    return min(pid for pid, line in engine.lab.processes(host) if "MUSTER_DIAL" in line and "srun" not in line)
+
+
+@pytest.mark.parametrize("seconds", [6, 15])
+def test_a_host_whose_network_was_cut_dials_again_and_nothing_was_lost(
+    engine: SlurmEngine, stop: Path, seconds: int
+) -> None:
+    job = start(engine, stop)
+    engine.lab.cut("h2")
+    time.sleep(seconds)
+    engine.lab.heal("h2")
+    wait_until("the host", lambda: "h2 is back" in job.err, 30, lambda: job.err)
+    stop.touch()
+    done = job.wait(60)
+    assert done.code == 0, done.said[-3000:]
+    for rank in (0, 1):
+        lines = done.log(rank).decode().splitlines()
+        assert [int(line.split()[1]) for line in lines[:-1]] == list(range(int(lines[-1].split()[1])))
+
+
+def test_an_agent_that_is_killed_is_known_to_be_dead_long_before_its_lease_ends(
+    engine: SlurmEngine, stop: Path
+) -> None:
+    job = start(engine, stop, "--lost-after", "90")
+    os.kill(agent(engine, "h2"), signal.SIGKILL)
+    done = job.wait(60)
+    assert done.code == 125, done.said
+    assert "muster: lost h2: its agent died" in done.err
+
+
+def test_agents_that_are_refused_by_their_controllers_port_end_at_once(engine: SlurmEngine, stop: Path) -> None:
+    job = start(engine, stop, "--lost-after", "90")
+    job.signal(signal.SIGKILL)
+    wait_until(
+        "the end of the ranks",
+        lambda: not any("lines.py" in line for lines in engine.left().values() for line in lines),
+        20,
+    )
