@@ -121,7 +121,8 @@ Muster sets the variables that torchrun sets, so scripts written for torchrun wo
 
 If a host would choose a network interface that other hosts cannot reach, Muster sets `GLOO_SOCKET_IFNAME` and
 `NCCL_SOCKET_IFNAME` there. Under Slurm, ranks also get `SLURM_PROCID`, `SLURM_LOCALID`, `SLURM_NTASKS` and related
-variables, with the values srun would set. See also [what other launchers
+variables, with the values srun would set. `MUSTER_DEADLINE_FILE` names a file with the [deadline of a drained
+job](../drain.md#without-a-signal-handler). See also [what other launchers
 set](../engines/by-hand.md#what-each-sets-in-the-environment) and [everything Muster changes in a
 rank](../inside.md#environment-variables).
 

@@ -62,7 +62,7 @@ def stale(moments: Sequence[Moment], *, thawed: float | None = None) -> list[Mom
 def afterlife(moments: Sequence[Moment], host: str, thawed: float) -> float:
     """How long after a thaw ranks of an older attempt were still alive on this host, in seconds."""
     newest = max(moment.attempt for moment in moments)
-    return max((m.time - thawed for m in moments if m.host == host and m.attempt < newest), default=0.0)
+    return max((0.0, *(m.time - thawed for m in moments if m.host == host and m.attempt < newest)))
 
 
 def incomplete(words: str, moments: Sequence[Moment]) -> str:

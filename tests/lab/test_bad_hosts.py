@@ -24,6 +24,8 @@ if mode == "gpu" and host == "h2":
     with open("/dev/kmsg", "a") as log:
         log.write("3,9,9,-;NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', GPU has fallen off the bus.\\n")
     raise RuntimeError("CUDA error: unspecified launch failure")
+if mode == "cuda" and rank == 0 and attempt == 0:
+    raise RuntimeError("NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.cpp:94, unhandled cuda error")
 if mode == "crash" and host == "h2" or mode == "bug" and rank == 1:
     os.kill(os.getpid(), signal.SIGSEGV)
 if mode == "rank0" and rank == 0 and attempt < 2:
@@ -110,6 +112,21 @@ def test_a_host_whose_gpu_fell_off_the_bus_is_replaced(site: Site):
     assert done.code == 0, done.said
     assert "h2 runs no more ranks of this job: the GPU at 0000:3b:00 fell off the bus (Xid 79)" in done.err
     assert "the GPU at 0000:3b:00 fell off the bus (Xid 79) on h2, according to its kernel log" in done.err
+    assert where(done) == {"0": "h1", "1": "h3"}
+
+
+LOST = "Unable to determine the device handle for GPU0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"
+
+
+def test_a_host_whose_gpu_is_lost_according_to_nvidia_smi_is_replaced(site: Site):
+    smi = "/usr/local/bin/nvidia-smi"
+    site.shell("h2", f"printf '#!/bin/sh\necho \"{LOST}\"\nexit 15\n' > {smi}; chmod 755 {smi}")
+    try:
+        done = site.muster(*OPTIONS, "h1,h2,h3", "job.py", "cuda")
+    finally:
+        site.shell("h2", f"rm {smi}")
+    assert done.code == 0, done.said
+    assert "h2 runs no more ranks of this job: a GPU fell off the bus, according to nvidia-smi" in done.err
     assert where(done) == {"0": "h1", "1": "h3"}
 
 

@@ -19,7 +19,7 @@ from launching import MUSTER, PLAIN, Done, run_here, run_in
 from terminal import OnTerminal
 from waiting import ending, wait_until
 
-from muster.cli.detach import kills_user_processes
+from muster.cli.detach import kills_user_processes, removes_shared_memory
 from muster.jobs.job_folders import fresh, job_folders, read_job
 from muster.jobs.ps_text import status
 from muster.jobs.state import JobState
@@ -220,6 +220,11 @@ def test_a_job_can_be_ended_before_its_ranks_start(user: User, way: str) -> None
         assert user.muster("stop", "last").code == 0
     assert terminal.wait() == (130 if way == "Ctrl-C" else 143)
     assert user.job(job["id"])["status"] == "stopped"
+
+
+def test_a_machine_that_removes_shared_memory_at_logout_is_known():
+    default, yes, no = "[Login]\n#RemoveIPC=no\n", "RemoveIPC = Yes\n", "[Login]\nRemoveIPC=no"
+    assert [removes_shared_memory(texts) for texts in ([], [default], [default, no], [no, yes])] == [1, 1, 0, 1]
 
 
 def test_a_machine_that_ends_what_its_users_leave_behind_is_known():

@@ -60,11 +60,12 @@ def test_a_spare_that_takes_over_and_a_host_that_returns_are_seen_everywhere(
 
     until("the first attempt", 0, {"h3": ("up", "ranks"), "h2": ("up", "ranks"), "h1": ("up", "spare")})
     assert "  2@h3,h2 + 1 spare  " in muster("ps")
+    assert "muster: 2 ranks on 2 hosts + 1 spare, rendezvous at " in job.err
     cluster.cut("h3")
     try:
         known = until("the spare", 1, {"h3": ("lost", ""), "h2": ("up", "ranks"), "h1": ("up", "ranks")})
         assert "  2@h1,h2, 1 lost (h3)  " in muster("ps")
-        assert re.search(r"^h3 +lost .* no message", muster("top", "--once"), re.MULTILINE)
+        assert re.search(r"^h3 +- +lost .* no message", muster("top", "--once"), re.MULTILINE)
         text = metrics(known)
         assert re.search(r'^muster_hosts\{.*state="lost"\} 1$', text, re.MULTILINE)
         assert re.search(r"^muster_host_losses_total\{.*\} 1$", text, re.MULTILINE)

@@ -241,6 +241,20 @@ def test_a_node_that_goes_down_costs_a_spare_and_not_the_job(slurm: Cluster) -> 
     assert slurm.output.count("finished") == 2, slurm.output
 
 
+def test_a_job_whose_batch_host_fails_is_requeued_by_the_others(slurm: Cluster) -> None:
+    # With --no-kill, Slurm would keep it running without its script until the time limit.
+    job = slurm.submit(*REQUEUE, "--spares", "1", "--extra", "--exclude=h1", "train.py")
+    slurm.wait_for("from 0")
+    slurm.lab.power_off("h2")
+    await_state(slurm, job, "PENDING", "1", 100)
+    slurm.lab.reboot("h2")
+    at_once(slurm, job)
+    slurm.wait_for(" from ", 2)
+    (first, again) = slurm.begun()
+    assert (first[1], again[1]) == ("0", "1")
+    assert first[2] == again[2]
+
+
 def test_a_node_that_returns_becomes_a_spare(slurm: Cluster) -> None:
     slurm.submit("--slurm", "--nodes", "3", "--spares", "1", "--no-check", "together.py")
     slurm.wait_for("works 0", 2)

@@ -10,6 +10,7 @@ import pytest
 from explaining import GB, MB, disk, end, shm
 
 from muster.controller.diagnosis.bad_host import BadHost, bad_host_of, is_cleared
+from muster.controller.diagnosis.hardware_signs import in_answer
 from muster.controller.diagnosis.rank_end import RankEnd
 from muster.controller.diagnosis.verdict import Verdict, hung, judge
 
@@ -18,7 +19,10 @@ CONTAINED = "NVRM: Xid (PCI:0000:86:00): 94, pid=2211, name=python, Contained: S
 GSP = "NVRM: Xid (PCI:0000:3b:00): 119, pid=812, name=python, Timeout after 45s of waiting for RPC from GPU0 GSP!"
 DBE = "NVRM: Xid (PCI:0000:3b:00): 48, pid=812, DBE (double bit error) on partition 1, subpartition 0"
 REMAP = "NVRM: Xid (PCI:0000:10:1c): 63, pid=1896, Row Remapper: New row marked for remapping, reset gpu to activate."
-ILLEGAL = "NVRM: Xid (PCI:0000:3b:00): 31, pid=812, name=python, Ch 00000008, MMU Fault: ENGINE GRAPHICS GPCCLIENT_T1_0"
+ILLEGAL = (  # an H200 with an illegal write, on 2026-11-16
+    "NVRM: Xid (PCI:0000:00:06): 31, pid=479, name=python3, channel 0x0000000a, intr 00000000. MMU Fault: ENGINE "
+    "GRAPHICS GPC1 GPCCLIENT_T1_8 faulted @ 0x0_00000000. Fault is of type FAULT_PDE ACCESS_TYPE_VIRT_WRITE"
+)
 EXCEPTION = (
     "NVRM: Xid (PCI:0000:3b:00): 13, pid=812, Graphics Exception: ESR 0x504730=0x0 0x504734=0x20 0x504728=0xc81eb60"
 )
@@ -134,6 +138,35 @@ def test_a_hang_is_blamed_on_the_host_with_the_failed_gpu():
     assert found.host == "h2"
 
 
+SMI_LOST = (
+    "Unable to determine the device handle for GPU1: 0000:3B:00.0: GPU is lost.  Reboot the system to recover this GPU"
+)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "sign"),
+    [
+        ({"hung": 6.0}, ""),
+        ({"value": {"problem": SMI_LOST, "devices": 2, "gpus": []}}, "a GPU fell off the bus, according to nvidia-smi"),
+        ({"value": {"problem": "", "devices": 8, "gpus": [{}] * 2}}, ""),
+        ({"value": {"problem": "Driver/library version mismatch", "devices": 8, "gpus": []}}, ""),
+        ({"value": None}, ""),
+        ({"value": {"problem": 3, "devices": "8", "gpus": 7}}, ""),
+        ({"error": "OSError"}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_answer_of_nvidia_smi_shows_lost_gpus(outcome: dict[str, Any], sign: str):
+    assert in_answer(outcome) == sign
+
+
+def test_lost_gpus_on_several_hosts_blame_nobody():
+    ends = [end(0, 1, LAUNCH), peer()]
+    lost = {"h1": "a GPU fell off the bus", "h2": "a GPU fell off the bus"}
+    assert bad_host_of(judged(*ends), ends, [], gpus=lost) is None
+    assert bad_host_of(judged(*ends), ends, [], gpus={"h2": lost["h2"]}) == BadHost(host="h2", why=lost["h2"])
+
+
 # --- disks --------------------------------------------------------------------------------------------------------
 
 FULL = "[Errno 28] No space left on device: '/ckpt/step.pt'"
@@ -155,6 +188,14 @@ def test_a_full_disk_that_is_not_the_one_in_the_message_blames_nobody():
     shared = disk(kind="nfs4")
     tmp = disk("/tmp", "/tmp", kind="tmpfs")
     assert blamed(end(0, 1, FULL, kind="OSError", disks=(shared, tmp)), peer()) is None
+
+
+def test_the_disk_in_the_message_counts_and_not_one_whose_path_is_part_of_it():
+    cwd, shared = disk("/", "/", kind="ext4"), disk("/mnt/all/step.pt", "/mnt/all", kind="nfs4")
+    absolute = "[Errno 28] No space left on device: '/mnt/all/step.pt'"
+    relative = "[Errno 28] No space left on device: './all/step.pt'"
+    for message in (absolute, relative):
+        assert blamed(end(0, 1, message, kind="OSError", disks=(shared, cwd)), peer()) is None
 
 
 def test_a_quota_blames_nobody():
@@ -296,3 +337,21 @@ def test_a_host_with_failed_hardware_is_not_cleared_by_a_later_failure():
 
 def test_a_job_that_succeeded_blames_nobody():
     assert blamed(end(0, 0, kernel=(FALLEN,)), end(1, 0)) is None
+
+
+# --- what the verdict says ----------------------------------------------------------------------------------------
+
+
+def test_the_verdict_reports_what_the_kernel_logged():
+    verdict = judged(end(0, 1, LAUNCH, kernel=(FALLEN,), gpus=GPUS), peer())
+    assert verdict.why == "GPU 3 fell off the bus (Xid 79) on h1, according to its kernel log"
+    assert verdict.fix == "run without h1 (--avoid-bad) and check it: muster check --deep -H h1"
+    assert judged(end(0, 1, "bad sample", kernel=(FALLEN,)), peer()).why == ""
+
+
+def test_the_verdict_reports_a_lost_gpu_and_a_failed_disk():
+    assert judged(end(0, 1, LOST), peer()).why == "a GPU of h1 fell off the bus"
+    message = "[Errno 30] Read-only file system: '/ckpt/step.pt'"
+    failed = disk(free=GB, kind="ext4", failed=True, point="/ckpt")
+    verdict = judged(end(0, 1, message, kind="OSError", disks=(failed,)), peer())
+    assert verdict.why == "the kernel made the disk of /ckpt read-only after an error on h1"

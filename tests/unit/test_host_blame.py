@@ -51,14 +51,20 @@ class Recovery:
 class Trial:
     """A job on h1, h2 and h3 whose attempts end as a test wants."""
 
-    def __init__(self, *, spares: int = 1, engine: str = "ssh", **options: Any) -> None:
+    def __init__(self, *, spares: int = 1, engine: str = "ssh", here: str = "", **options: Any) -> None:
         self.recovery = Recovery(spares)
         self.said: list[str] = []
         spec = RunSpec(target="train.py", **{"restarts": 3, **options})
         job = Job(id="20261116-041233-train-3f9a", spec=spec, hosts=(), carried={})
-        agents = [SimpleNamespace(name=name, host=Host(name=name)) for name in ("h1", "h2", "h3")]
+        agents = [SimpleNamespace(name=name, host=Host(name=name), here=name == here) for name in ("h1", "h2", "h3")]
         launch: Any = SimpleNamespace(name=engine, agents=agents)
-        self.blame = HostBlame(job, launch, self.recovery, self.said.append, lambda what: nullcontext())
+        self.gpus: dict[str, str] = {}
+        self.asked: list[list[str]] = []
+        self.blame = HostBlame(job, launch, self.recovery, self.said.append, lambda what: nullcontext(), self.ask)
+
+    async def ask(self, hosts: Any) -> dict[str, str]:
+        self.asked.append(list(hosts))
+        return self.gpus
 
     def after(self, *attempts: tuple[RankEnd | HostLoss, ...]) -> Verdict:
         """The verdict of the job after these attempts."""
@@ -72,7 +78,7 @@ class Trial:
                 places = [SimpleNamespace(name=name) for name in ("h1", "h2")]
                 attempt: Any = SimpleNamespace(ends=ends, losses=losses, plan=SimpleNamespace(placements=places))
                 if not verdict.ok:
-                    self.blame.after_failure(attempt, verdict)
+                    await self.blame.after_failure(attempt, verdict)
             verdict = self.blame.add_to(verdict)
             await self.blame.save()
             return verdict
@@ -115,6 +121,21 @@ def test_nothing_is_kept_about_this_machine_or_about_hosts_that_end_with_the_job
     assert not any("remembers" in note for note in verdict.notes)
 
 
+def test_nvidia_smi_is_asked_after_an_error_of_cuda_and_blames_the_only_host_whose_gpu_is_lost():
+    trial = Trial()
+    trial.gpus = {"h2": "a GPU fell off the bus, according to nvidia-smi"}
+    trial.after((end(0, 1, "CUDA error: unspecified launch failure"), end(1, -15, stopped=True)))
+    assert trial.asked == [["h1", "h2"]]
+    assert trial.said == ["h2 runs no more ranks of this job: a GPU fell off the bus, according to nvidia-smi"]
+
+
+@pytest.mark.parametrize("message", ["bad sample", "CUDA out of memory. Tried to allocate 2.00 GiB.", ECC])
+def test_nvidia_smi_is_not_asked_about_an_ordinary_failure_or_a_known_cause(message: str):
+    trial = Trial()
+    trial.after((end(0, 1, message), end(1, -15, stopped=True)))
+    assert trial.asked == []
+
+
 def crash(host: str = "h2") -> tuple[RankEnd, RankEnd]:
     return end(1, -11, host=host), end(0, -15, stopped=True)
 
@@ -149,6 +170,7 @@ def test_a_lost_host_is_kept_and_a_network_that_is_down_is_not():
     assert kept() == {"h2": [("lost", "no answer for 5.0 s")]}
     Trial().after((lost("h1"), lost("h2")))
     Trial().after((lost("h1", is_up=True),))
+    Trial(here="h2").after((lost("h1"),))
     assert list(kept()) == ["h2"]
 
 

@@ -176,8 +176,8 @@ def test_avoid_bad_leaves_bad_hosts_out_and_reports_which_and_why():
     ("options", "said"),
     [
         ({}, "--avoid-bad leaves no host: it leaves out a (the disk"),
-        ({"spares": 1}, "--avoid-bad leaves no host, but the job needs 2 with --spares"),
-        ({"min_hosts": 2}, "--avoid-bad leaves no host, but the job needs 2 with --min-hosts"),
+        ({"spares": 1}, "--avoid-bad leaves no host, but --spares 1 needs 2: it"),
+        ({"min_hosts": 2}, "--avoid-bad leaves no host, but --min-hosts 2 needs 2: it"),
     ],
 )
 def test_avoid_bad_reports_in_one_sentence_that_too_few_hosts_are_left(options: dict[str, int], said: str):

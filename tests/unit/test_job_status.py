@@ -283,9 +283,10 @@ def test_a_requeued_job_whose_earlier_state_is_damaged_begins_again(tmp_path: Pa
 def test_of_very_many_attempts_the_newest_are_kept():
     status, _ = make_status()
     for number in range(1, 1000):
-        status.attempt_lost("rank 0 failed")
+        status.failed(Verdict(exit_code=1, sentence=f"rank 0 failed in {number - 1}"))
         status.attempt_begins(number, plan_of(status, "h1:2"), {})
     assert [attempt.number for attempt in status.state().attempts] == list(range(800, 1000))
+    assert [failure.attempt for failure in status.state().failures] == list(range(949, 999))
     many = [f"gpu{number}" for number in range(400)]
     status.attempt_begins(1000, plan_of(status, *[f"{name}:1" for name in many]), {})
     assert [attempt.number for attempt in status.state().attempts] == list(range(976, 1001))

@@ -18,7 +18,6 @@ from waiting import ending
 
 from muster.agent import notices
 from muster.agent.deadline import Deadline
-from muster.agent.guard import Guard
 from muster.agent.notices import Notices, PollError, run_command
 from muster.rank.world.time_left import VARIABLE, read_deadline
 
@@ -36,7 +35,7 @@ class Host:
         self.selector = selectors.DefaultSelector()
         ranks: Any = SimpleNamespace(spawner=1, folders=["/"])
         send: Any = self.sent.append
-        self.notices = Notices(self.selector, send, Guard(send), ranks, {"command": command, "sigterm": sigterm})
+        self.notices = Notices(self.selector, send, ranks, {"command": command, "sigterm": sigterm})
 
     def turn_until(self, done: Callable[[], bool], limit: float = 30.0) -> None:
         deadline = time.monotonic() + limit

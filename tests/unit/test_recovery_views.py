@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tempfile
 import time
 from collections.abc import Iterator
@@ -143,6 +144,14 @@ def test_the_timeline_has_hosts_that_were_lost_and_returned_but_no_loss_twice():
     assert timeline[3:] == ["e is lost: its cable was cut", "e is back", "d is draining: spot notice"]
     shown = KeptJob(id="x", folder=Path("/none"), state=state(host_changes=changes), life="alive")
     assert frame(shown, width=80, height=40, now=NOW, color=False)[-1].endswith(" d is draining: spot notice")
+
+
+def test_a_requeued_job_shows_when_it_was_started_first_and_again():
+    lines = show(job(begin=NOW - 59.5), NOW, None, [])
+    day = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"
+    assert re.fullmatch(rf"  When: started {day}, again {day}, has been running for 60s", lines[3]), lines[3]
+    timeline = [line[12:] for line in lines[lines.index("Timeline:") + 1 :] if line.startswith("  ")]
+    assert timeline[:3] == ["attempt 0 began: 6 ranks on 3 hosts", f"attempt 0 ended: {LOSS}", "started again"]
 
 
 def test_show_has_no_such_tables_for_a_job_that_lost_nothing():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from muster.cli import main
 from muster.cli.remote_order import JobOrder, prepared_here
 from muster.errors import HostError, RemoteJob
 from muster.hosts import Host, parse_hosts
@@ -20,7 +22,7 @@ from muster.jobs import remote_states
 from muster.jobs.job_folders import find, here, read_job
 from muster.jobs.prune import prune
 from muster.jobs.ps_text import status
-from muster.jobs.remote_package import package
+from muster.jobs.remote_package import STAGE, package
 from muster.jobs.remote_place import RemotePlace, read_place, write_place
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.state import JobState
@@ -75,6 +77,42 @@ def test_a_job_arrives_as_it_was_sent():
     launch = prepared_here(order, job).launch
     assert [(command.argv[0], command.remote) for command in launch.commands][1:] == [("ssh", True)] * 2
     assert (launch.commands[0].argv[0], launch.commands[0].remote) == (sys.executable, False)
+
+
+@pytest.mark.parametrize(
+    ("argv", "sentence"),
+    [
+        (["-H", "a"], "--controller works only with --detach"),
+        (["--detach"], "--controller a: --engine local starts the job from this machine"),
+        (["--detach", "--lab", "2"], "--controller a: the hosts of --lab live on this machine"),
+        (["--detach", "-H", "a,localhost"], "--controller a: this machine is one of the hosts"),
+        (["--detach", "-H", "a", "--controller", "a,b"], "--controller a,b: must be one host or `local`"),
+        (["--detach", "-H", "a", "--controller", "a:2"], "--controller a:2: must be one host or `local`"),
+        (["--detach", "-H", "a", "--controller", "a["], "--controller"),
+    ],
+)
+def test_a_controller_that_cannot_be_is_refused_in_one_sentence(
+    argv: list[str],
+    sentence: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+    assert main(["run", "--controller", "a", *argv, "train.py"]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {sentence}")
+    assert "hint: " in said
+
+
+def test_the_first_stage_refuses_the_versions_of_python_that_muster_does_not_support():
+    needed = re.search(r'requires-python = ">=3\.(\d+)"', (Path(__file__).parents[2] / "pyproject.toml").read_text())
+    assert needed is not None
+    assert f"version_info<(3,{needed[1]})" in STAGE.decode()
+    assert f"Python 3.{needed[1]} or newer" in STAGE.decode()
 
 
 def test_remote_json_is_private_and_a_damaged_one_is_no_remote_job(folder: Path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -127,8 +130,8 @@ def settled(ends: list[RankEnd], *, warned: bool, requeue: SlurmRequeue, losses:
         status = SimpleNamespace(job=SimpleNamespace(spec=SimpleNamespace(grace=5.0)), attempt_lost=lambda why: None)
         watch = RequeueWatch(requeue, Path("/nowhere"), Screen(streams={1: None, 2: None}), cast("Any", status))
         if warned:
-            assert "they have 105 s to save and exit" in watch.on_signal(signal.SIGUSR1, lambda: None)
-        attempt = cast("Attempt", SimpleNamespace(ends=ends))
+            assert "they have 105 s to save and exit" in watch.on_signal(signal.SIGUSR1, None, lambda: None)
+        attempt = cast("Attempt", SimpleNamespace(ends=ends, drained=None))
         verdict = watch.settle(judge(ends, losses, start=0.0), attempt, reason)
         return watch.is_decided, verdict
 
@@ -205,12 +208,32 @@ def test_an_operator_of_pbs_uses_qrerun(tmp_path: Path):
     ("env", "rank", "found"),
     [
         ({}, 0, {}),
-        ({"MUSTER_REQUEUE": "2"}, 0, {"WANDB_RUN_ID": JOB, "WANDB_RESUME": "allow"}),
-        ({"MUSTER_REQUEUE": "2"}, 1, {"WANDB_RUN_ID": f"{JOB}-1", "WANDB_RESUME": "allow"}),
-        ({"MUSTER_REQUEUE": "2", "WANDB_RUN_ID": "mine", "WANDB_RESUME": "must"}, 0, {}),
+        ({"MUSTER_REQUEUE": "2", "MLFLOW_RUN_ID": "x"}, 0, {"WANDB_RUN_ID": JOB, "WANDB_RESUME": "allow"}),
+        ({"MUSTER_REQUEUE": "2", "MLFLOW_RUN_ID": "x"}, 1, {"WANDB_RUN_ID": f"{JOB}-1", "WANDB_RESUME": "allow"}),
+        ({"MUSTER_REQUEUE": "2", "WANDB_RUN_ID": "mine", "WANDB_RESUME": "must", "MLFLOW_RUN_ID": "x"}, 0, {}),
     ],
     ids=["not requeued", "rank 0", "rank 1", "set by the user"],
 )
 def test_the_run_of_weights_and_biases_continues(env: Mapping[str, str], rank: int, found: Mapping[str, str]):
     plan = make_plan(JOB, parse_hosts("a:2"), threads=[0], restarts=0, user_env={})
     assert tracking_env(plan, rank, env) == found
+
+
+def test_the_run_of_mlflow_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_job_folder(JOB)
+    plan = make_plan(JOB, parse_hosts("a:1"), threads=[0], restarts=0, user_env={})
+    package = tmp_path / "mlflow" / "tracking"
+    package.mkdir(parents=True)
+    (tmp_path / "mlflow" / "__init__.py").write_text("from mlflow.tracking.fluent import start_run\n")
+    (package / "__init__.py").touch()
+    (package / "fluent.py").write_text(
+        "import itertools, types\nids = itertools.count(1)\n"
+        "def start_run(**options):\n"
+        "    return types.SimpleNamespace(info=types.SimpleNamespace(run_id=f'run{next(ids)}'))\n"
+    )
+    first = tracking_env(plan, 0, {"MUSTER_REQUEUE": "2"})
+    assert "MLFLOW_RUN_ID" not in first
+    script = "import mlflow; mlflow.start_run(); mlflow.start_run(nested=True)"
+    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; from muster.rank.mlflow_run import install; install()"
+    subprocess.run([sys.executable, "-c", f"{code}; {script}"], env={**os.environ, **first}, check=True, timeout=60)
+    assert tracking_env(plan, 0, {"MUSTER_REQUEUE": "2"})["MLFLOW_RUN_ID"] == "run1"

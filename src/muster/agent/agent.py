@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
         job: str
         scheduler: str
+        orphaned: str
+        """A shell command to run at the end if the controller has been lost; empty for none."""
 
 
 _SPAWNER_LIMIT = 1.0
@@ -55,7 +57,10 @@ def main(config: Config) -> NoReturn:
     processes.adopt_orphans()
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # three pipes per rank
-    Agent(channel, config, soft).run()
+    agent = Agent(channel, config, soft)
+    agent.run()
+    if agent.is_orphan and config["orphaned"]:
+        os.execv("/bin/sh", ["sh", "-c", config["orphaned"]])
     os._exit(0)  # shutting the interpreter down takes 5 ms, and there is nothing left to flush
 
 
@@ -74,6 +79,8 @@ class Agent:
         self.dialing = Dialing(self.selector, self.send)
         self.ending = False
         self.why_ended = ""
+        self.is_orphan = False
+        """Whether contact with the controller was lost for good."""
         self.grace = LAST_GRACE
         self.port = MasterPort(self.selector, self.ranks)
         self.unpacking: code_sync.Unpacking | None = None
@@ -158,13 +165,14 @@ class Agent:
         if self.notices is not None:
             self.notices.step()
         if self.session.lease.is_over(clock()):
+            self.is_orphan = True
             self.end(f"no contact with the controller for {self.session.lease.seconds:g} s")
 
     def keep_lease(self) -> None:
         """Hold the ranks if this host slept for so long that others may have replaced them."""
         lease, now = self.session.lease, clock()
         lease.turn(now)
-        if not self.ending:
+        if not self.ending and not lease.is_over(now):  # ranks whose lease is over are killed, not continued
             self.hold.apply(lease.is_held(now))
 
     def examine(self) -> None:
@@ -319,7 +327,7 @@ class Agent:
         """Watch for notices that this host is about to go away."""
         from .notices import Notices  # here, because most jobs do not need it
 
-        self.notices = Notices(self.selector, self.send, self.guard, self.ranks, message)
+        self.notices = Notices(self.selector, self.send, self.ranks, message)
         return {}
 
     def do_examine(self, message: requests.Examine, number: int) -> replies.Examined | None:

@@ -139,6 +139,10 @@ class Dialing:
 
     def begin(self, message: requests.Dial, request: int) -> None:
         """Connect to all targets at once; the reply is sent when all have an outcome."""
+        for dial in self._dials:  # the controller does not wait for those any more
+            if dial.problem is None:
+                self.selector.unregister(dial.socket)
+            dial.socket.close()
         self._request = request
         self._dials = [Dial(target) for target in message["targets"]]
         for dial in self._dials:

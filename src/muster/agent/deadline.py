@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from .rank_process import Rank
 
 VARIABLE = "MUSTER_DEADLINE_FILE"
-"""Path of a file with the deadline in seconds since 1970; it is empty while there is none."""
+"""Path of a file with the deadline in seconds since 1970; it is blank while there is none."""
+
+_LENGTH = 64
+"""Bytes of the file, which never change, because ranks keep it mapped."""
 
 _LOOK_AGAIN = 0.1
 """Seconds between two looks at ranks that do not handle the signal yet."""
@@ -32,6 +35,7 @@ class Deadline:
         self._left = left
         """The ranks that have not ended, including those that are about to start."""
         self._file = os.memfd_create("muster deadline")
+        self._write("")
         self.path = f"/proc/{os.getpid()}/fd/{self._file}"
         self._signal = 0
         self._waiting: set[int] = set()
@@ -40,9 +44,7 @@ class Deadline:
 
     def announce(self, message: SetDeadline, request: int) -> Warned:
         """Write the deadline to the file, then signal the ranks; one without a handler gets it once it has one."""
-        text = b"%.3f\n" % message["time"]
-        os.pwrite(self._file, text, 0)
-        os.ftruncate(self._file, len(text))
+        self._write(f"{message['time']:.3f}")
         self._signal = message["signal"]
         ranks = [rank.number for rank in self._left()]
         self._waiting = set(ranks) if self._signal else set()
@@ -51,13 +53,16 @@ class Deadline:
 
     def clear(self) -> None:
         """Forget the deadline: the next ranks have none."""
-        os.ftruncate(self._file, 0)
+        self._write("")
         self._waiting.clear()
 
     def step(self) -> None:
         """Signal the ranks that have installed a handler meanwhile."""
         if self._waiting and time.monotonic() >= self._due:
             self._send()
+
+    def _write(self, text: str) -> None:
+        os.pwrite(self._file, text.ljust(_LENGTH - 1).encode() + b"\n", 0)
 
     def _send(self) -> None:
         self._due = time.monotonic() + _LOOK_AGAIN

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..shared.requests import WatchNotices
-    from .guard import Guard
     from .local_ranks import LocalRanks
 
 DEFAULT_LEFT = 30.0
@@ -65,19 +64,18 @@ class Notices:
         self,
         selector: selectors.BaseSelector,
         send: Callable[[Mapping[str, object]], None],
-        guard: Guard,
         ranks: LocalRanks,
         message: WatchNotices,
     ) -> None:
         self.selector = selector
         self.send = send
-        self.guard = guard
         self.ranks = ranks
         self.command = message["command"]
         self.sigterm = message["sigterm"]
         self._terminated = 0
         """How many times SIGTERM came."""
         self._deadline = float("inf")
+        self._has_problem = False
         self._pid = 0
         self._read = -1
         self._begin_at = self._silent_at = 0.0
@@ -95,14 +93,14 @@ class Notices:
         now = time.monotonic()
         if self._pid and now > self._silent_at:
             self.end()
-            self.guard.failed(_WHAT, PollError(f"`{self.command}` did not end within {_POLL_LIMIT:g} s"))
+            self._report_problem(f"`{self.command}` did not end within {_POLL_LIMIT:g} s")
         # The working directory, where a command may be, is known when the host is prepared.
         if self.command and not self._pid and self.ranks.spawner is not None and now >= self._begin_at:
             try:
                 self._begin()
             except OSError as error:  # the limit of processes or descriptors is reached
                 self._begin_at = now + _LONGEST_PAUSE
-                self.guard.failed(_WHAT, error)
+                self._report_problem(str(error))
 
     def end(self) -> None:
         """Kill the child; another one starts later."""
@@ -134,9 +132,15 @@ class Notices:
         for line in self._lines.feed(data):
             self._silent_at = time.monotonic() + line["pause"] + _POLL_LIMIT
             if line["problem"]:
-                self.guard.failed(_WHAT, PollError(line["problem"]))
+                self._report_problem(line["problem"])
             elif line["left"] is not None:
                 self._report(line["left"], line["why"])
+
+    def _report_problem(self, why: str) -> None:
+        """Report a problem, once."""
+        if not self._has_problem:
+            self._has_problem = True
+            self.send({"t": "unseen", "what": _WHAT, "why": why, "traceback": ""})
 
     def _report(self, left: float, why: str) -> None:
         """Send a notice, unless one with about the same deadline was sent before."""

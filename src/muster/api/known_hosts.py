@@ -42,8 +42,8 @@ def _check_enough(spec: RunSpec, kept: tuple[Host, ...], bad: Mapping[Host, str]
     if not bad or len(kept) >= needed:
         return
     left = names([f"{host_history.key_of(host)} ({why})" for host, why in bad.items()], 4)
-    why = "with --spares" if needed == spec.spares + 1 and spec.spares else "with --min-hosts"
-    need = f", but the job needs {needed} {why}" if needed > 1 else ""
+    why = f"--min-hosts {spec.min_hosts}" if needed == spec.min_hosts else f"--spares {spec.spares}"
+    need = f", but {why} needs {needed}" if needed > 1 else ""
     typed = ",".join(host_history.key_of(host) for host in bad)
     raise UsageError(
         f"--avoid-bad leaves {count(len(kept), 'host') if kept else 'no host'}{need}: it leaves out {left}",

@@ -21,6 +21,9 @@ _LOOK = 0.1
 
 _STARTED = b"started\n"
 
+_FIRST_USER = 1000
+"""The lowest number of a user whose shared memory systemd removes; those below are of the system."""
+
 
 class Background:
     """The job's end of the pipe to the command that started it."""
@@ -161,13 +164,37 @@ def how_to_follow(job: str) -> str:
 
 def ends_at_logout() -> bool:
     """Whether systemd kills the processes of a user who logs out, and this user is not exempt."""
-    folder = Path("/etc/systemd")
-    files = [folder / "logind.conf", *sorted((folder / "logind.conf.d").glob("*.conf"))]
-    texts = [file.read_text(errors="replace") for file in files if os.access(file, os.R_OK)]
-    return kills_user_processes(texts) and not Path("/var/lib/systemd/linger", getpass.getuser()).exists()
+    return kills_user_processes(_logind_texts()) and not _lingers()
+
+
+def loses_memory_at_logout() -> bool:
+    """Whether systemd removes the shared memory of this user, who logs out while a job runs."""
+    is_asked = os.path.isdir("/run/systemd/users") and os.getuid() >= _FIRST_USER
+    return is_asked and removes_shared_memory(_logind_texts()) and not _lingers()
 
 
 def kills_user_processes(texts: Iterable[str]) -> bool:
     """Whether logind.conf and the files after it set KillUserProcesses; the last setting counts."""
-    said = [word for text in texts for word in re.findall(r"(?mi)^\s*KillUserProcesses\s*=\s*(\w+)", text)]
-    return bool(said) and said[-1].lower() in ("yes", "true", "on", "1")
+    return _setting(texts, "KillUserProcesses", default="no")
+
+
+def removes_shared_memory(texts: Iterable[str]) -> bool:
+    """Whether logind.conf and the files after it leave RemoveIPC on, which is the default."""
+    return _setting(texts, "RemoveIPC", default="yes")
+
+
+def _setting(texts: Iterable[str], name: str, *, default: str) -> bool:
+    said = [word for text in texts for word in re.findall(rf"(?mi)^\s*{name}\s*=\s*(\w+)", text)]
+    return [default, *said][-1].lower() in ("yes", "true", "on", "1")
+
+
+def _logind_texts() -> list[str]:
+    """The configuration of systemd-logind, the file that counts last."""
+    folder = Path("/etc/systemd")
+    files = [folder / "logind.conf", *sorted((folder / "logind.conf.d").glob("*.conf"))]
+    return [file.read_text(errors="replace") for file in files if os.access(file, os.R_OK)]
+
+
+def _lingers() -> bool:
+    """Whether this user counts as logged in always (`loginctl enable-linger`)."""
+    return Path("/var/lib/systemd/linger", getpass.getuser()).exists()

@@ -43,6 +43,7 @@ STATE
   done               exit code 0
   failed 3           exit code 3
   stopped            by a signal, Ctrl-C or `muster stop`
+  requeued           its scheduler will run it again (`muster submit --requeue`)
   controller died    it was killed, or its machine went down; its agents stop all ranks within 10 s
   running on NAME    on another machine with the same home directory
   silent on NAME     the same, but it has written nothing for 15 s

@@ -18,7 +18,7 @@ from typing import Any
 
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.jobs.job_folders import OnlyJob, see_only, short_id
-from muster.jobs.remote_place import RemotePlace, read_place
+from muster.jobs.remote_place import RemotePlace, copy_command, read_place
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.remote_states import keep
 
@@ -48,7 +48,10 @@ def forward(name: str, argv: Sequence[str], folder: str) -> int:
     if name == "dashboard":
         return _dashboard(argv, path, place)
     with _command([name, *argv], path, place) as remote:
-        return _Output(remote).copy()
+        code = _Output(remote).copy()
+    if name == "show" and code == 0 and place.results:
+        print(f"Results: on {place.host.name}, {copy_command(place)} copies them")
+    return code
 
 
 @contextmanager

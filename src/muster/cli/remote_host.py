@@ -18,7 +18,7 @@ from subprocess import DEVNULL, PIPE, TimeoutExpired, run
 from typing import Any, NoReturn
 
 from muster.api.prepared import Prepared
-from muster.cli.detach import Background, detached, ends_at_logout
+from muster.cli.detach import Background, detached, ends_at_logout, loses_memory_at_logout
 from muster.cli.remote_order import JobOrder, host_from_data, is_same, prepared_here
 from muster.cli.remote_terminal import RemoteTerminal
 from muster.controller.debug_log import internal_error
@@ -115,8 +115,8 @@ def _command(request: dict[str, Any]) -> int:
     time.tzset()
     if not job_folder(request["job"]).is_dir():
         _send(
-            error=f"the directory of job {request['job']} was removed there",
-            hint="`muster ps` on this machine still shows its last known state",
+            error=f"job {request['job']} is not there: it never started, or its job directory was removed",
+            hint="`muster ps` shows its last known state",
         )
         return EXIT_MUSTER
     _send(ready=True)
@@ -167,14 +167,17 @@ def _start() -> int:
     hosts = [host for host in map(host_from_data, asked["hosts"]) if not is_same(host, own)]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         problems = [problem for problem in pool.map(_login_problem, hosts) if problem is not None]
-    _send(unreachable=problems, ends_at_logout=ends_at_logout())
+    _send(unreachable=problems, ends_at_logout=ends_at_logout(), loses_memory=loses_memory_at_logout())
     order = JobOrder.from_data(_frame())
     code = _take(order.code_size)
     try:
         return _run(order, code)
     except MusterError as error:
-        _send(error=error.message)
-        return EXIT_MUSTER
+        _send(error=error.message, hint=error.hint)
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        _send(error=f"could not write {error.filename or 'the job directory'} ({why})", hint="make room there")
+    return EXIT_MUSTER
 
 
 def _login_problem(host: Host) -> tuple[str, str] | None:

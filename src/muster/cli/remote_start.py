@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import secrets
-import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from muster.api.prepared import Prepared
@@ -21,9 +21,9 @@ from muster.hosts import Host, parse_hosts
 from muster.job import make_job_folder
 from muster.jobs.job_folders import short_id
 from muster.jobs.remote_package import package
-from muster.jobs.remote_place import RemotePlace, read_place, write_place
+from muster.jobs.remote_place import RemotePlace, copy_command, read_place, write_place
 from muster.jobs.remote_python import RemotePython
-from muster.jobs.remote_states import keep
+from muster.jobs.remote_states import forget, keep
 from muster.spec import RunSpec
 from muster.text import names, printable
 
@@ -120,6 +120,8 @@ class _Start:
         self.own = replace(own, slots=None, gpus=None, tasks=None)
         self.sent = False
         """Whether the job may have begun."""
+        self.loses_memory = False
+        """Whether the host removes the shared memory of users who log out."""
         spec = prepared.job.spec
         self.place = RemotePlace(
             host=self.own,
@@ -154,6 +156,7 @@ class _Start:
                 f"{self.own.name} cannot log in to {names([name for name, _ in said], 6)} ({said[0][0]}: {said[0][1]})",
                 f"`muster setup ssh --between -H {every}`",
             )
+        self.loses_memory = bool(answer.get("loses_memory"))
         if answer.get("ends_at_logout"):
             raise _Unfit(
                 f"{self.own.name} ends the processes of users who log out",
@@ -175,9 +178,11 @@ class _Start:
         write_place(folder, self.place)
         self.sent = True
         remote.send(order.as_data(), code)
-        accepted = remote.receive(_CHECK_LIMIT)
-        if accepted.get("shared"):
-            write_place(folder, replace(read_place(folder) or self.place, shared=True))
+        accepted = self._accepted(remote, folder)
+        there = f"{self.own.destination}:{printable(str(accepted.get('cwd')))}"
+        results = tuple(f"{there}/{pattern}" for pattern in job.spec.fetch)
+        self.place = replace(read_place(folder) or self.place, results=results, shared=accepted.get("shared") is True)
+        write_place(folder, self.place)
         remote.shows_errors = True
         answer = self._wait(remote)
         keep(folder, answer)
@@ -187,8 +192,17 @@ class _Start:
         if "started" not in answer:
             ended: Any = answer.get("ended")
             return ended if isinstance(ended, int) else EXIT_MUSTER
-        self._print_how_to_follow(str(accepted.get("cwd", "")))
+        self._print_how_to_follow()
         return 0
+
+    def _accepted(self, remote: RemotePython, folder: Path) -> dict[str, Any]:
+        """The answer of a host that has received the job; one that refuses it leaves no job behind."""
+        try:
+            return remote.receive(_CHECK_LIMIT)
+        except HostError as error:
+            if error.kind not in ("broken", "dead"):
+                forget(folder)
+            raise
 
     def _ways(self, notes: list[str]) -> tuple[str, ...]:
         """The values of --notify that work on another host."""
@@ -214,7 +228,7 @@ class _Start:
                 hint=f"`muster ps` shows whether it runs, `muster stop {job}` stops it",
             ) from None
 
-    def _print_how_to_follow(self, cwd: str) -> None:
+    def _print_how_to_follow(self) -> None:
         spec, job_id = self.prepared.job.spec, self.prepared.job.id
         job, name = short_id(job_id), self.own.name
         print(job_id, flush=True)
@@ -227,9 +241,13 @@ class _Start:
                 f"the job ends if {name} is lost, because its controller runs there; "
                 "`--controller HOST` with a host that runs no ranks avoids this"
             )
+        if self.loses_memory:
+            lines.append(
+                f"systemd on {name} removes shared memory of users who log out (RemoveIPC); "
+                f"`ssh {self.own.destination} loginctl enable-linger` keeps that of the job"
+            )
         if spec.dashboard:
             lines.append(f"`muster dashboard {job}` shows the dashboard")
-        for pattern in spec.fetch:
-            source = shlex.quote(f"{self.own.destination}:{printable(cwd)}/{pattern}")
-            lines.append(f"--fetch copies results to {name}; copy them from there with `scp -r {source} .`")
+        if spec.fetch:
+            lines.append(f"--fetch copies results to {name}; copy them from there with {copy_command(self.place)}")
         sys.stderr.writelines(f"muster: {line}\n" for line in lines)

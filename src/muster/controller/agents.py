@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.dialed import DialedConnector
-from muster.controller.links.link import AgentLink
+from muster.controller.links.link import SUSPECT_AFTER, AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
 from muster.engines.engine import Launch, leaders
@@ -24,6 +24,9 @@ from muster.text import names
 
 CONNECT_LIMIT = 60.0
 """Timeout for the first answer of an agent in seconds: 10 s of ssh, and a slow home directory."""
+
+_SILENT_SPARE = 1.0
+"""Seconds for the agent of a spare host to exit if it is silent: it runs nothing, and ends by its lease."""
 
 OnLoss = Callable[[str, str], None]
 """Called with a host that is lost, and why."""
@@ -86,7 +89,7 @@ class Agents:
         self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
-        self._payload = agent_payload(job_id, self.scheduler)
+        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned)
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
@@ -203,13 +206,14 @@ class Agents:
         """Send a signal to all ranks, except on lost hosts."""
         for link in self.used:
             if not link.lost:
-                self._begin(self._signal_host(link, number))
+                self._begin(_unless_lost(link.request("signal", limit=5, number=number)))
 
-    async def _signal_host(self, link: AgentLink, number: int) -> None:
-        try:
-            await link.request("signal", limit=5, number=number)
-        except HostError:
-            pass
+    def warn(self, number: int, deadline: float) -> None:
+        """Announce to all ranks until when they must end, with one signal; it does not kill ranks without a handler."""
+        for link in self.used:
+            if not link.lost:
+                moment = deadline + link.clock_offset
+                self._begin(_unless_lost(link.request("deadline", limit=5, time=moment, signal=number)))
 
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
         """End everything that still runs on the remaining hosts, with SIGINT first if `interrupt`.
@@ -249,10 +253,23 @@ class Agents:
 
     async def close(self, limit: float) -> None:
         """End every agent and its connection."""
-        await asyncio.gather(*(link.close(limit=limit) for link in self.links))
+        used = self.used
+        for_spare = min(limit, _SILENT_SPARE)
+
+        def patience(link: AgentLink) -> float:
+            return for_spare if link not in used and link.silence > SUSPECT_AFTER else limit
+
+        await asyncio.gather(*(link.close(limit=patience(link)) for link in self.links))
         await self.connector.close()
 
     def _begin(self, work: Any) -> None:
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+async def _unless_lost(work: Awaitable[object]) -> None:
+    try:
+        await work
+    except HostError:
+        pass  # its loss is reported elsewhere

@@ -344,7 +344,11 @@ class Attempt:
             return replace(self.hang, can_restart=not self.stuck)
         aborted = self._aborted()
         ends = [end for end in self.ends if end.rank not in aborted]
-        verdict = judge([*ends, *aborted.values()], [] if aborted else self.losses, start=self.start)
+        is_done = len(ends) == self.plan.world_size and all(end.status == 0 and not end.stopped for end in ends)
+        losses = (
+            [] if aborted or is_done else self.losses
+        )  # nobody needs a host whose ranks are done, as all others are
+        verdict = judge([*ends, *aborted.values()], losses, start=self.start)
         if self.differing and not verdict.ok:
             verdict = verdict.after(self.differing)
         return replace(verdict, can_restart=verdict.can_restart and not self.stuck)

@@ -139,8 +139,10 @@ class AttemptRunner(ABC):
                 raise
             self._screen.warning(error.message)
         if is_first:
+            spares = len(self._agents.usable) - len(plan.placements)
+            beside = f" + {count(spares, 'spare')}" if spares > 0 else ""
             self._screen.info(
-                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}, "
+                f"{count(plan.world_size, 'rank')} on {count(len(plan.placements), 'host')}{beside}, "
                 f"rendezvous at {plan.master_addr}:{plan.master_port}; logs in {tilde(self._parts.folder)}"
             )
 

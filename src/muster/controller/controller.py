@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,21 +74,21 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        self.agents = Agents(launch, folder, job.spec.lease, on_event=self.events.publish, on_text=screen.host_line)
+        publish, spec = self.events.publish, job.spec
+        self.agents = Agents(launch, folder, spec.lease, on_event=publish, on_text=screen.host_line)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
-        self.monitor = RankMonitor(
-            self.agents, self.status, screen, folder, job.spec.hang_after, job.spec.on_hang == "kill"
-        )
+        kills = spec.on_hang == "kill"
+        self.monitor = RankMonitor(self.agents, self.status, screen, folder, spec.hang_after, kills)
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
         self.requeue = RequeueWatch(launch.requeue, folder, screen, self.status)
         self.recovery = Recovery(self._parts())
-        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard)
+        self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard, self.ask_gpus)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
-        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        self.drain = Drain(spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
@@ -190,6 +190,12 @@ class Controller:
             raise
         return self.blame.add_to(await self.recovery.run(plan))
 
+    async def ask_gpus(self, hosts: Collection[str]) -> dict[str, str]:
+        """What is wrong with the GPUs of these hosts, by host."""
+        from muster.controller.gpu_questions import failed_gpus  # most jobs do not fail
+
+        return await failed_gpus([link for link in self.agents.leaders if link.name in hosts])
+
     def on_bug(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """An uncaught error of Muster: report it and end the job, because a job without its controller would hang."""
         self._bug = internal_error(context.get("exception") or context["message"])
@@ -258,9 +264,11 @@ class Controller:
 
     def pass_on(self, number: signal.Signals) -> None:
         """Forward a signal to all ranks: `kill -USR1`, or the warning signal of a scheduler."""
-        warning = self.requeue.on_signal(number, lambda: end_early(self.attempt, self._body))
+        warning = self.requeue.on_signal(number, self.attempt, lambda: end_early(self.attempt, self._body))
         self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
-        if self.attempt is not None:
+        if warning and self.requeue.deadline is not None:
+            self.agents.warn(number, self.requeue.deadline)
+        elif self.attempt is not None:
             self.agents.signal(number)
 
     # --- before the ranks -----------------------------------------------------------------------------------

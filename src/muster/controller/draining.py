@@ -14,7 +14,7 @@ from typing import Any
 
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
-from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.diagnosis import verdict
 from muster.controller.events import EventStream
 from muster.controller.host_pool import Seating, Shortage
 from muster.controller.links.link import AgentLink
@@ -89,6 +89,8 @@ class Drain:
         self._timer: asyncio.TimerHandle | None = None
         self._ended_before = False
         """Whether a rank had ended with exit code 0 before the others were signaled: the script was finishing."""
+        self._unheard: set[int] = set()
+        """Ranks that had no handler for the signal, which would have killed them, when it was sent."""
         self._watched: set[AgentLink] = set()
         self._tasks: set[asyncio.Task[Any]] = set()
         events.subscribe(Notice, self._on_notice)
@@ -165,7 +167,7 @@ class Drain:
             if self._timer is not None:
                 self._timer.cancel()
             self._timer = asyncio.get_running_loop().call_later(left, self._on_time)
-            self._begin(self._announce(attempt, is_first))
+            self._begin(self._send_deadline(attempt, self._stop, self._signal if is_first else 0))
         signaled = f"all ranks get {self._signal.name}" if is_first else "the ranks have been signaled"
         said = f"{_leaves(host, found)}; {signaled} and {_time(self._stop)} to save, then {self._what_follows()}"
         self._warn(said)
@@ -178,29 +180,24 @@ class Drain:
     def _what_follows(self) -> str:
         seating = self._next()
         if isinstance(seating, Shortage):
-            return "the job ends, because it has no spare host"
+            follows = "is requeued" if self._recovery.requeue.is_possible else "ends"
+            return f"the job {follows}, because it has no spare host"
         taking_over = [spare for _, spare in seating.swaps]
         if taking_over and not seating.dropped:
             return f"{names(taking_over)} {'takes' if len(taking_over) == 1 else 'take'} over"
         return f"the job continues on {count(len(seating.seats), 'host')}"
 
-    async def _announce(self, attempt: Attempt, is_first: bool) -> None:
-        """Send the deadline to the agents of all ranks, with the signal the first time."""
+    async def _send_deadline(self, attempt: Attempt, deadline: float, number: int) -> None:
+        """Send the deadline to the agents of all ranks, and a signal unless it is 0."""
         hosts = {placement.name for placement in attempt.plan.placements}
         links = [link for link in self._agents.links if link.name in hosts and not link.lost]
-        number = self._signal if is_first else 0
         asked = (
-            link.request("deadline", limit=_ANSWER_LIMIT, time=self._stop + link.clock_offset, signal=number)
+            link.request("deadline", limit=_ANSWER_LIMIT, time=deadline + link.clock_offset, signal=number)
             for link in links
         )
         answers = await asyncio.gather(*asked, return_exceptions=True)
-        unheard = [rank for answer in answers if not isinstance(answer, BaseException) for rank in answer["unheard"]]
-        if unheard:
-            have = "has" if len(unheard) == 1 else "have"
-            self._warn(
-                f"{rank_list(unheard)} {have} no handler for {self._signal.name}, which would kill them; "
-                f"a script that does not save in time continues from its last checkpoint"
-            )
+        known = [answer for answer in answers if not isinstance(answer, BaseException)]
+        self._unheard = {rank for answer in known for rank in answer["unheard"]}
 
     # --- the end of the attempt -----------------------------------------------------------------------------
 
@@ -215,7 +212,9 @@ class Drain:
     def _on_time(self) -> None:
         attempt = self._signaled
         if attempt is not None and not attempt.over.is_set():
-            self._finish(attempt, f"{rank_list(attempt.running)} did not end in time")
+            late, unheard = attempt.running, self._unheard.intersection(attempt.running)
+            why = f" ({rank_list(unheard)} without a handler for {self._signal.name})" if unheard else ""
+            self._finish(attempt, f"{rank_list(late)} did not end in time{why}")
 
     def _finish(self, attempt: Attempt, how: str) -> None:
         """Replace the hosts that are about to go away, or end the job if that is impossible."""
@@ -225,7 +224,7 @@ class Drain:
         if isinstance(self._next(), Shortage):
             why = "; ".join(_leaves(host, self._hosts[host]) for host in drained)
             sentence = f"{why}, and the job has no spare host; {how}"
-            attempt.drained = Verdict(exit_code=128 + signal.SIGTERM, sentence=sentence)
+            attempt.drained = verdict.drained(drained, sentence)
             attempt.over.set()
             return
         self._warn(how)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
@@ -16,8 +16,6 @@ from muster.hosts import Host
 from muster.job import Job
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from muster.controller.diagnosis.bad_host import BadHost
     from muster.jobs.host_history import Incident, Kind
 
@@ -56,14 +54,18 @@ class HostBlame:
         recovery: Hosts,
         warn: Callable[[str], None],
         guard: Callable[[str], AbstractContextManager[None]],
+        ask_gpus: Callable[[Collection[str]], Awaitable[Mapping[str, str]]],
     ) -> None:
+        """`ask_gpus` is called with names of hosts and returns what is wrong with the GPUs of some of them."""
         self._job = job
         self._recovery = recovery
         self._warn = warn
         self._guard = guard
+        self._ask_gpus = ask_gpus
         self._hosts = {agent.name: agent.host for agent in launch.agents}
         self._keeps = not job.spec.lab and launch.name != "local"
         """Whether later jobs can use these hosts and could choose others."""
+        self._remote = {agent.name for agent in launch.agents if not agent.here}
         self._earlier: list[Verdict] = []
         self._suspects: list[BadHost] = []
         """Hosts that were replaced because their ranks failed first twice, until it is known whether that helped."""
@@ -72,17 +74,22 @@ class HostBlame:
         self._last: BadHost | None = None
         self._writing: set[asyncio.Future[None]] = set()
 
-    def after_failure(self, attempt: Attempt, verdict: Verdict) -> None:
+    async def after_failure(self, attempt: Attempt, verdict: Verdict) -> None:
         """Find the host to blame for a failed attempt, and replace it if another can take its place."""
         with self._guard("which hosts are bad"):
-            self._judge(attempt, verdict)
+            await self._judge(attempt, verdict)
 
-    def _judge(self, attempt: Attempt, verdict: Verdict) -> None:
-        from muster.controller.diagnosis.bad_host import bad_host_of  # most jobs do not fail
+    async def _judge(self, attempt: Attempt, verdict: Verdict) -> None:
+        from muster.controller.diagnosis.bad_host import asks_gpus, bad_host_of  # most jobs do not fail
 
         self._clear_suspects(verdict)
         self._note_losses(attempt)
-        bad = self._last = bad_host_of(verdict, attempt.ends, self._earlier, stuck=self._recovery.stuck)
+        stuck = self._recovery.stuck
+        bad = bad_host_of(verdict, attempt.ends, self._earlier, stuck=stuck)
+        if (bad is None or not bad.is_proven) and asks_gpus(verdict) and not attempt.losses:
+            gpus = await self._ask_gpus([place.name for place in attempt.plan.placements])
+            bad = bad_host_of(verdict, attempt.ends, self._earlier, stuck=stuck, gpus=gpus)
+        self._last = bad
         self._earlier.append(verdict)
         if bad is None or self._cleared.intersection(bad.signatures):
             return
@@ -111,9 +118,9 @@ class HostBlame:
             self._recovery.restore(suspect.host)
 
     def _note_losses(self, attempt: Attempt) -> None:
-        """Keep losses, unless all hosts were lost at once: then it was the network of this machine."""
+        """Keep losses, unless no other host can still be reached: then it may be the network of this machine."""
         lost = {loss.host: loss.why for loss in attempt.losses if not loss.is_up}
-        if len(lost) < len(attempt.plan.placements):
+        if any(place.name in self._remote and place.name not in lost for place in attempt.plan.placements):
             for host, why in lost.items():
                 self._remember(host, "lost", why)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from muster.controller.agents import CONNECT_LIMIT, Agents
 from muster.controller.links.link import AgentLink
+from muster.controller.links.piped import LOGINS_AT_ONCE
 from muster.controller.monitor.job_status import JobStatus
 from muster.controller.preparation import Preparation
 from muster.errors import MusterError
@@ -41,6 +42,7 @@ class HostReturns:
         self._screen = screen
         self._on_ready = on_ready
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._logins = asyncio.Semaphore(LOGINS_AT_ONCE)
         self._said: set[tuple[str, str]] = set()
         """Problems of hosts that have been reported."""
         self.repairing: set[str] = set()
@@ -87,7 +89,8 @@ class HostReturns:
             pause = min(2 * pause, LONGEST_PAUSE)
             old = self._agents.leader(name)
             try:
-                link = await self._agents.reconnect(name, CONNECT_LIMIT)
+                async with self._logins:
+                    link = await self._agents.reconnect(name, CONNECT_LIMIT)
             except MusterError as error:
                 _log.info("%s does not answer yet: %s", name, error.message)
                 continue

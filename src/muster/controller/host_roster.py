@@ -81,10 +81,6 @@ class HostRoster:
         """Whether a host can run ranks."""
         return name in self._members and self._members[name].standing == "ready"
 
-    def knows(self, name: str) -> bool:
-        """Whether this is a host of the job."""
-        return name in self._members
-
     # --- choosing -------------------------------------------------------------------------------------------
 
     def enroll(self) -> bool:
@@ -110,12 +106,12 @@ class HostRoster:
         """The hosts of the next attempt, `without` some that are usable."""
         members = [
             replace(member, standing="retired") if member.name in without else member
-            for member in sorted(self.members, key=lambda member: self._is_silent(member.name))
+            for member in sorted(self.members, key=lambda member: self.is_silent(member.name))
         ]
         grow = self._spec.rejoin is not None
-        return next_seating(members, self.seats, whole=self._whole, min_hosts=self._spec.min_hosts, grow=grow)
+        return next_seating(members, self._attempted, whole=self._whole, min_hosts=self._spec.min_hosts, grow=grow)
 
-    def _is_silent(self, name: str) -> bool:
+    def is_silent(self, name: str) -> bool:
         """Whether a host may be about to be lost: as a spare it is used last."""
         return self._agents.leader(name).silence > SUSPECT_AFTER
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -32,6 +32,9 @@ WAIT_FOR_RETURN = 300.0
 REPAIR_LIMIT = 20.0
 """Seconds to wait for a new zygote on a host whose agent is up, before the job continues with fewer hosts."""
 
+_LOOK = 0.25
+"""Seconds between two looks at whether the hosts that meet still answer."""
+
 _LONGEST_REASON = 300
 """Maximum number of characters of each sentence in MUSTER_LOST."""
 
@@ -48,7 +51,7 @@ class Recovery(AttemptRunner):
         """What the job waits for while no ranks run, for the status line and `muster ps`."""
         self.signals: Collection[signal.Signals] = ()
         """The signals that ranks have received from outside."""
-        self.after_failure: list[Callable[[Attempt, Verdict], None]] = []
+        self.after_failure: list[Callable[[Attempt, Verdict], Awaitable[None]]] = []
         """Called when an attempt has failed, the last one too; may retire hosts before those of the next are chosen."""
         self._met: list[AgentLink] = []
         """The agents of the last attempt, which have found an address."""
@@ -149,7 +152,7 @@ class Recovery(AttemptRunner):
             if plan is None:
                 if verdict is None:
                     raise MusterError(f"lost {names(self.roster.away)} during the start")
-                return verdict
+                return self._given_up(verdict)
             self.roster.begin()
             self._met = [self._agents.leader(place.name) for place in plan.placements]
             verdict = await self.try_once(plan, {new: old for old, new in self.roster.swaps})
@@ -177,7 +180,7 @@ class Recovery(AttemptRunner):
             return None
         retired = self.roster.retired
         for call in self.after_failure:
-            call(attempt, verdict)
+            await call(attempt, verdict)
         is_loss = verdict.first is None and bool(attempt.losses)
         if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
             return verdict
@@ -227,6 +230,13 @@ class Recovery(AttemptRunner):
                 is_told = True
                 await self._wait(give_up, f"waiting for {names(found.missing)} to return")
 
+    def _given_up(self, verdict: Verdict) -> Verdict:
+        """The verdict of a job that has too few hosts left."""
+        note = "no host is left that could replace it"
+        if self.roster.away:
+            note = f"{names(self.roster.away)} did not return within {WAIT_FOR_RETURN / 60:g} min"
+        return replace(verdict, notes=(*verdict.notes, note))
+
     async def _wait(self, until: float, what: str) -> None:
         """Wait until a host has become usable, at most until then."""
         self.roster.changed.clear()
@@ -247,19 +257,36 @@ class Recovery(AttemptRunner):
         try:
             if self.attempt is not None and links == self._met:
                 return await another_port(self._parts.job, links[0], self.attempt.plan)
-            return await meet(self._parts.job, links, plan, self._screen)
+            meeting = asyncio.ensure_future(meet(self._parts.job, links, plan, self._screen))
+            return await meeting if await self._is_worth_waiting(meeting) else None
         except MusterError as error:
             lost = [f"{link.name}: {link.lost.why}" for link in links if link.lost]
             self._lost += tuple(cut(text, _LONGEST_REASON) for text in lost)
             if lost:
                 return None
-            if not isinstance(error, HostError) or not self.roster.knows(error.host) or not found.swaps:
+            # The others have met before, so if the cause is not known it is a host that is new.
+            unfit = [error.host] if isinstance(error, HostError) else [new for _, new in self.roster.swaps]
+            is_known = bool(unfit) and all(map(self.roster.is_ready, unfit))
+            if not is_known or isinstance(self.roster.next(without=unfit), Shortage):
                 raise
             self._screen.warning(error.message)
-            self.retire(error.host, error.why)
+            for host in unfit:
+                self.retire(host, error.why if isinstance(error, HostError) else error.message)
             return None
         finally:
             self.waiting_for = None
+
+    async def _is_worth_waiting(self, meeting: asyncio.Future[Plan]) -> bool:
+        """Wait for the hosts to meet; False if a new one is silent and another spare can take its place at once."""
+        try:
+            while not (await asyncio.wait([meeting], timeout=_LOOK))[0]:
+                silent = [new for _, new in self.roster.swaps if self.roster.is_silent(new)]
+                found = self.roster.next(without=silent)
+                if silent and isinstance(found, Seating) and len(found.seats) == len(self.roster.seats):
+                    return False
+            return True
+        finally:
+            meeting.cancel()
 
     def _say(self, plan: Plan) -> None:
         """Report the restart, and what is different from the attempt before."""

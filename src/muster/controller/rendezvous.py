@@ -21,7 +21,7 @@ _log = logging.getLogger("muster.rendezvous")
 async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen) -> Plan:
     """The plan with an address every host reaches, a reserved port, and network interfaces where they matter."""
     offers = await _offers(job, links)
-    meeting = await _try(job, links, offers)
+    meeting = await _try(job, links, offers, _master(job, links[0], screen))
     whom = "store" if plan.has_store else "rank 0"
     requests = [link.request("hold", limit=10, whom=whom if link is links[0] else "") for link in links]
     held = await all_or_errors(requests)
@@ -67,9 +67,19 @@ async def _offers(job: Job, links: Sequence[AgentLink]) -> list[addresses.Offer]
     return offers
 
 
-async def _try(job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.Offer]) -> addresses.Meeting:
+def _master(job: Job, first: AgentLink, screen: Screen) -> str | None:
+    """The address that the user chose for rank 0, unless another host runs it since the first host was lost."""
+    if job.spec.master_addr and first.spec.host.name != job.hosts[0].name:
+        screen.warning(f"--master-addr {job.spec.master_addr} is not used, because rank 0 runs on {first.name} now")
+        return None
+    return job.spec.master_addr
+
+
+async def _try(
+    job: Job, links: Sequence[AgentLink], offers: Sequence[addresses.Offer], master: str | None
+) -> addresses.Meeting:
     """Let the hosts dial each other, and choose from the results."""
-    interface, master = job.spec.interface, job.spec.master_addr
+    interface = job.spec.interface
     if len(offers) == 1 and master is None:
         return addresses.alone(offers[0], interface=interface)
     if len(offers) == 1 and master is not None:

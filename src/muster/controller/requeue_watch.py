@@ -68,6 +68,8 @@ class RequeueWatch:
         """When the ranks must have ended, in seconds since 1970; None before the warning."""
         self.time_is_up = False
         """Whether the ranks did not end by themselves in time."""
+        self._was_finishing = False
+        """Whether a rank had ended with exit code 0 before the warning."""
         self.is_decided = False
         """Whether the job is to be requeued."""
 
@@ -76,6 +78,11 @@ class RequeueWatch:
         """Whether the time limit is near, so nothing is started any more."""
         return self.deadline is not None
 
+    @property
+    def is_possible(self) -> bool:
+        """Whether the scheduler may start the job again."""
+        return self._requeue is not None and (self._requeue.count or 0) < self._requeue.limit
+
     def begin(self, warn: Callable[[], None]) -> None:
         """Call `warn` in time if the scheduler does not send a signal."""
         requeue = self._requeue
@@ -83,7 +90,7 @@ class RequeueWatch:
             loop = asyncio.get_running_loop()
             loop.call_later(max(0.0, requeue.ends_at - requeue.warning - time.time()), warn)
 
-    def on_signal(self, number: int, end_ranks: Callable[[], None]) -> str:
+    def on_signal(self, number: int, attempt: Attempt | None, end_ranks: Callable[[], None]) -> str:
         """Take note of the warning; `end_ranks` is called when the time is up. Returns what to add to its message."""
         requeue = self._requeue
         if requeue is None or number != WARNING_SIGNAL or self.is_warned or not (requeue.limit and requeue.warning):
@@ -92,6 +99,7 @@ class RequeueWatch:
         warning = requeue.warning
         left = max(warning - time_to_stop(self._status.job.spec.grace, interrupt=False) - _RESERVE, warning / 2)
         self.deadline = time.time() + left
+        self._was_finishing = attempt is not None and bool(attempt.ended_well)
 
         def up() -> None:
             self.time_is_up = True
@@ -107,10 +115,14 @@ class RequeueWatch:
     def settle(self, verdict: Verdict, attempt: Attempt | None, reason: str | None) -> Verdict:
         """Decide whether the job is requeued, and return its verdict; `reason` is the scheduler's for ending it."""
         requeue = self._requeue
-        if requeue is None or not (self.is_warned or verdict.is_lost or is_time_limit(reason)):
+        is_drained = attempt is not None and attempt.drained is not None
+        is_lost = verdict.is_lost or is_drained
+        if requeue is None or not requeue.limit or (self._was_finishing and verdict.ok):
+            return verdict
+        if not (self.is_warned or is_lost or is_time_limit(reason)):
             return verdict
         failed = [end for end in attempt.ends if is_failure(end)] if attempt is not None else []
-        if failed and not verdict.is_lost:
+        if failed and not is_lost:
             note = f"{requeue.title} is not requeued, because rank {failed[0].rank} failed"
             return replace(verdict, notes=(*verdict.notes, note))
         done = requeue.count or 0
@@ -121,10 +133,10 @@ class RequeueWatch:
                 verdict, exit_code=verdict.exit_code or EXIT_MUSTER, sentence=sentence, notes=(*verdict.notes, note)
             )
         self.is_decided = True
-        because = f"{verdict.sentence}; " if verdict.is_lost else ""
+        because = f"{verdict.sentence}; " if is_lost else ""
         sentence = f"{because}requeueing {requeue.title} ({done + 1} of {requeue.limit})"
         self._screen.warning(sentence)
-        self._status.attempt_lost(verdict.sentence if verdict.is_lost else "time limit")
+        self._status.attempt_lost(verdict.sentence if is_lost else "time limit")
         self._status.stopped_by = REQUEUE
         return Verdict(exit_code=0, sentence=sentence)
 

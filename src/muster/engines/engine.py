@@ -88,6 +88,8 @@ class Launch:
     """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
     can_lack_hosts: bool = False
     """Whether the job can run without some of its hosts, each of which then has its own command."""
+    orphaned: str = ""
+    """A shell command that an agent runs when it has lost the controller and its ranks have ended."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 

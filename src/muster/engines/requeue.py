@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.errors import MusterError, UsageError
+from muster.job import job_folder
 from muster.plan import Plan
 
 LIMIT = "MUSTER_REQUEUE"
@@ -89,11 +90,21 @@ def ask(argv: Sequence[str]) -> str:
 
 
 def tracking_env(plan: Plan, rank: int, env: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The variables with which Weights & Biases continues the run of a requeued job, unless the user set them.
+    """The variables with which Weights & Biases and MLflow continue the runs of a requeued job, unless the user did.
 
-    Each rank has its own run, as without them: a script may log from rank 0 only or from all ranks.
+    Each rank has its own run, as without them: a script may log from rank 0 only or from all ranks. MLflow chooses the
+    id of a run itself, so the rank keeps that of its first run in a file.
     """
     if env.get(LIMIT, "0") == "0":
         return {}
+    from muster.rank.mlflow_run import FILE
+
     run_id = plan.job_id if rank == 0 else f"{plan.job_id}-{rank}"
-    return {name: value for name, value in (("WANDB_RUN_ID", run_id), ("WANDB_RESUME", "allow")) if name not in env}
+    found = {"WANDB_RUN_ID": run_id, "WANDB_RESUME": "allow"}
+    kept = job_folder(plan.job_id) / f"mlflow-run-{rank}"
+    try:
+        found["MLFLOW_RUN_ID"] = kept.read_text().strip()
+    except (OSError, ValueError):
+        if "MLFLOW_RUN_ID" not in env:
+            found[FILE] = str(kept)
+    return {name: value for name, value in found.items() if name not in env}

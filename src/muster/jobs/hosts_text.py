@@ -8,7 +8,7 @@ from muster.jobs.ps_text import how_long, one_line
 from muster.jobs.state import HostChangeState, HostPhase, HostState, JobState
 from muster.text import count, names, printable
 
-_MISSING: tuple[HostPhase, ...] = ("lost", "bad", "draining", "returning")
+MISSING: tuple[HostPhase, ...] = ("lost", "bad", "draining", "returning")
 """States of hosts that are worth mentioning, the most important first."""
 
 _MOST_NAMES = 2
@@ -35,7 +35,7 @@ def others(state: JobState) -> str:
         return ""
     spare = spares(state)
     parts = [f" + {count(spare, 'spare')}"] if spare else [""]
-    for phase in _MISSING:
+    for phase in MISSING:
         found = [printable(host.name) for host in state.hosts if host.state == phase]
         if found:
             named = f" ({', '.join(found)})" if len(found) <= _MOST_NAMES else ""
@@ -82,7 +82,7 @@ def host_change(change: HostChangeState) -> str:
 
 def is_notable(host: HostState) -> bool:
     """Whether it is more than one of many hosts that run ranks."""
-    return host.role == "spare" or host.state in ("silent", *_MISSING)
+    return host.role == "spare" or host.state in ("silent", *MISSING)
 
 
 def host_rows(state: JobState, now: float) -> list[Sequence[str]]:

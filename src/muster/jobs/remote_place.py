@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -37,6 +38,8 @@ class RemotePlace:
     """Whether the job itself has confirmed its start."""
     shared: bool = False
     """Whether both machines share the job directory, as over NFS; otherwise its state.json here is a copy."""
+    results: tuple[str, ...] = ()
+    """Where --fetch copies results to, as `scp` reads it."""
     life: Life = ""
     """What that host last reported of the controller; gone: the job directory there was removed."""
 
@@ -65,6 +68,12 @@ def write_json(path: Path, data: dict[str, Any]) -> None:
     with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "w") as file:
         json.dump(data, file)
     new.replace(path)
+
+
+def copy_command(place: RemotePlace) -> str:
+    """The command that copies the results of --fetch to this machine, in backticks."""
+    port = ("-P", str(place.host.port)) if place.host.port else ()
+    return f"`{shlex.join(('scp', '-r', *port, *place.results))} .`"
 
 
 def copied_at(folder: Path) -> float | None:

@@ -67,7 +67,11 @@ class RemotePython:
         except FileNotFoundError:
             raise HostError(place.host.name, f"could not run {argv[0]}", hint="install the OpenSSH client") from None
         self._open: list[IO[bytes]] = [stream for stream in (self.process.stdout, self.process.stderr) if stream]
-        self._write(STAGE + _frame({"package": place.package, "request": request}))
+        try:
+            self._write(STAGE + _frame({"package": place.package, "request": request}))
+        except HostError:
+            self.close()
+            raise
 
     def __enter__(self) -> RemotePython:
         return self

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from muster.errors import HostError
-from muster.jobs.remote_place import REMOTE, Life, RemotePlace, copied_at, read_place, write_place, write_state_copy
+from muster.jobs.remote_place import REMOTE, Life, RemotePlace, read_place, write_place, write_state_copy
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.state import from_data
 
@@ -75,10 +75,11 @@ def keep(folder: Path, answer: dict[str, Any]) -> None:
     if place is None or place.shared or not life:
         return
     if life == "gone" and not place.confirmed:
-        _forget(folder)
+        if _age(folder) > _NEVER_BEGAN:
+            forget(folder)
         return
     if data is not None:
-        write_state_copy(folder, data)
+        write_state_copy(folder, {**data, "host": place.host.name})  # the name that its user knows
     if life != place.life or not place.confirmed:
         write_place(folder, replace(place, life=cast(Life, life), confirmed=True))
 
@@ -94,11 +95,18 @@ def _of_job(answers: Any, job: str) -> tuple[dict[str, Any] | None, str]:
     return None, ""
 
 
-def _forget(folder: Path) -> None:
-    """Remove the directory of a job that was never started, because the connection broke before."""
+def forget(folder: Path) -> None:
+    """Remove the directory of a job that was never started."""
     try:
-        if time.time() - (folder / REMOTE).stat().st_mtime > _NEVER_BEGAN and copied_at(folder) is None:
-            (folder / REMOTE).unlink()
-            folder.rmdir()
+        (folder / REMOTE).unlink()
+        folder.rmdir()
     except OSError:
-        pass
+        pass  # it holds something else
+
+
+def _age(folder: Path) -> float:
+    """Seconds since remote.json was written."""
+    try:
+        return time.time() - (folder / REMOTE).stat().st_mtime
+    except OSError:
+        return 0.0

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from muster.jobs.attempts_text import attempt_rows, swaps_text, took
 from muster.jobs.hosts_text import host_change, host_rows, named_hosts, where
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, how_long, moment, one_line, status, table
+from muster.jobs.ps_text import LEASE, REQUEUE, how_long, moment, one_line, status, table
 from muster.jobs.state import AttemptState, Failure, HostChangeState, JobState, RankState, Report
 from muster.text import age, count, cut, printable, rank_list, significant, tilde
 
@@ -99,11 +99,13 @@ def verdict(job: KeptJob, now: float) -> list[str]:
 
 def _head(job: KeptJob, state: JobState, now: float) -> list[str]:
     is_over = job.life in ("ended", "died")
+    # A job that a scheduler has requeued had another controller before this one.
+    begins = [*(attempt.begin for attempt in state.attempts[:1] if attempt.begin < state.begin), state.begin]
     lasted = f"{'ran' if is_over else 'has been running'} for {age((state.now if is_over else now) - state.begin)}"
     return [
         f"  Command: {printable(state.command)}",
         f"  Where: {where(state)} ({printable(state.engine)}): {named_hosts(state)}",
-        f"  When: started {moment(state.begin, '%Y-%m-%d %H:%M:%S')}, {lasted}",
+        f"  When: started {', again '.join(moment(begin, '%Y-%m-%d %H:%M:%S') for begin in begins)}, {lasted}",
     ]
 
 
@@ -233,7 +235,6 @@ def _stack_traces(report: Report, state: JobState, most: int) -> list[str]:
 
 
 def _timeline(job: KeptJob, state: JobState) -> list[str]:
-    # A job that a scheduler has requeued had another controller before this one.
     again = any(attempt.begin < state.begin for attempt in state.attempts)
     events = [_Event(state.begin, "started again" if again else "started")]
     events += [
@@ -250,7 +251,8 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     ]
     events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_told(change, state)]
     if state.phase == "ended":
-        how = f"stopped by {one_line(state.stopped_by)}" if state.stopped_by else f"ended, exit code {state.exit_code}"
+        stopped = "requeued" if state.stopped_by == REQUEUE else f"stopped by {one_line(state.stopped_by)}"
+        how = stopped if state.stopped_by else f"ended, exit code {state.exit_code}"
         events.append(_Event(state.now, how))
     elif job.life == "died":
         events.append(_Event(state.now, "last heard of"))

@@ -216,7 +216,7 @@ class JobState:
     history: tuple[Moment, ...] = ()
     reports: tuple[Report, ...] = ()
     failures: tuple[Failure, ...] = ()
-    """One for each attempt that failed, the last one last."""
+    """One for each attempt that failed, the last one last; of very many the newest."""
     attempts: tuple[AttemptState, ...] = ()
     """Every start of the ranks, the last one last; of very many the newest."""
     host_losses: int = 0

@@ -9,7 +9,7 @@ from textwrap import wrap
 from typing import Generic, TypeVar
 
 from muster.jobs.attempts_text import short_reason, swaps_text, took
-from muster.jobs.hosts_text import about_host, host_change, is_notable, where
+from muster.jobs.hosts_text import MISSING, about_host, host_change, is_notable, where
 from muster.jobs.job_folders import KeptJob
 from muster.jobs.ps_text import LEASE, how_it_ended, moment, status
 from muster.jobs.state import HostState, JobState, RankState
@@ -94,7 +94,9 @@ def _foot(job: KeptJob, state: JobState, width: int, paint: _Paint) -> list[str]
     elif state.sentence:
         lines.append(state.sentence)
     lines += _last_recovery(state)
-    lines += [f"{moment(change.time)} {host_change(change)}" for change in state.host_changes[-1:]]
+    ended = [attempt.lost_at for attempt in state.attempts[:-1] if attempt.lost_at is not None]
+    newer = [change for change in state.host_changes if change.time > max(ended, default=0.0)]
+    lines += [f"{moment(change.time)} {host_change(change)}" for change in newer[-1:]]
     for report in state.reports[-_REPORTS:]:
         when = moment(report.time)
         lines.append(f"{when} {report.sentence}")
@@ -116,7 +118,7 @@ def _last_recovery(state: JobState) -> list[str]:
 def _hosts(state: JobState, now: float, width: int, most: int, paint: _Paint) -> list[str]:
     hosts = state.hosts
     shown = hosts if len(hosts) <= most else sorted(hosts, key=lambda host: not is_notable(host))[: most - 1]
-    has_roles = any(host.role == "spare" for host in hosts)
+    has_roles = any(host.role == "spare" or host.state in MISSING for host in hosts)
     columns = [
         _Column[HostState]("HOST", lambda host: printable(host.name), 9, left=True),
         _Column[HostState]("USE", lambda host: (host.role or "-") if has_roles else "", 8, left=True),

@@ -100,6 +100,10 @@ class Reporter:
 
         hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
         self.guard(hooks.install)
+        if "MUSTER_MLFLOW_RUN" in os.environ:
+            from . import mlflow_run
+
+            self.guard(mlflow_run.install)
         if os.environ.get("WORLD_SIZE", "1") != "1":
             from .lone_steps import LoneSteps
 

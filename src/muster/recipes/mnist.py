@@ -166,9 +166,12 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
             loss.backward()
             optimizer.step()
             progress.end(loss, batch.total)
-            if checkpoints and args.save_every and progress.step % args.save_every == 0:
+            is_due = args.save_every and progress.step % args.save_every == 0
+            if checkpoints and (is_due or progress.is_draining):
                 progress.flush()  # raises an error if the loss is NaN or inf, so that nothing is saved then
                 checkpoints.save(progress.step, state)
+            if checkpoints and progress.is_draining:
+                return leave(progress, checkpoints)
 
     with progress.pause():
         accuracy = evaluate(world, model, test_images, test_labels, batches.mine(len(test_images)))
@@ -179,6 +182,12 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
     progress.close()
     progress.say(f"trained and evaluated in {time.perf_counter() - began:.1f} s")
     progress.say(f"accuracy: {accuracy:.4f}")
+
+
+def leave(progress: muster.Progress, checkpoints: muster.Checkpoints) -> None:
+    """Wait until the last checkpoint is on disk; the run continues from it on other hosts."""
+    checkpoints.close()
+    progress.say(f"saved step {progress.step}, because a host is about to go away")
 
 
 def learning_rate(done: float) -> float:

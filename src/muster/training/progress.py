@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from muster.errors import MusterError, UsageError
 from muster.text import clock, count
+from muster.training.drain_watch import DrainWatch
 from muster.training.metrics import Metrics, Row, read_rows
 from muster.training.plot import svg
 from muster.training.together import in_all_ranks
@@ -52,6 +53,9 @@ class Progress:
             raise UsageError(f"--log_every must be at least 1, got {every}")
         self.step = step
         """Number of steps done, including those before a resume."""
+        self.is_draining = False
+        """Whether to save and exit, because Muster is about to end all ranks; True in the same step on every rank."""
+        self._drain = DrainWatch(world)
         self._world, self._batches, self._epochs, self._every, self._unit = world, batches, epochs, every, unit
         self._shows = world.rank == 0
         self._folder = None if metrics is None else Path(metrics)
@@ -76,6 +80,7 @@ class Progress:
         self._interval.add(count)
         if self._interval.steps == self._every:
             self.flush()
+        self.is_draining = self._drain.step() or self.is_draining
 
     def flush(self) -> None:
         """End the interval; all ranks call it before actions that a bad loss must prevent, such as saving."""

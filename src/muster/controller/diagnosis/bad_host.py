@@ -3,7 +3,8 @@
 A wrong accusation is worse than none: it takes a good host out of use, and hides the cause. So a host is blamed only
 
 - if a sign of failed hardware is on it and on no other host: in the kernel's log, in a message that only hardware
-  causes, on a local disk, or by a process that the kernel does not let go;
+  causes, in the answer of nvidia-smi after an error of CUDA, on a local disk, or by a process that the kernel does not
+  let go;
 - or if its ranks failed first in two attempts in a row, while all other hosts were fine. Here chance and the script
   must be ruled out, since a rank keeps its number and its data when the job restarts:
 
@@ -25,7 +26,7 @@ Not a sign: a disk quota, a full or failing file system that other hosts share, 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -53,16 +54,26 @@ class BadHost:
 
 
 def bad_host_of(
-    verdict: Verdict, ends: Sequence[RankEnd], earlier: Sequence[Verdict], *, stuck: Collection[str] = ()
+    verdict: Verdict,
+    ends: Sequence[RankEnd],
+    earlier: Sequence[Verdict],
+    *,
+    stuck: Collection[str] = (),
+    gpus: Mapping[str, str] | None = None,
 ) -> BadHost | None:
     """The host to blame for a failed attempt, if there is one.
 
-    `ends` are those of all its ranks, `earlier` the verdicts of the attempts before it, and `stuck` the hosts on which
-    the kernel does not let a killed process end.
+    `ends` are those of all its ranks, `earlier` the verdicts of the attempts before it, `stuck` the hosts on which the
+    kernel does not let a killed process end, and `gpus` what nvidia-smi reports where `asks_gpus`, by host.
     """
     if verdict.ok:
         return None
-    return _proven(verdict, ends, stuck) or _failed_first_twice(verdict, ends, earlier)
+    return _proven(verdict, ends, stuck, gpus or {}) or _failed_first_twice(verdict, ends, earlier)
+
+
+def asks_gpus(verdict: Verdict) -> bool:
+    """Whether a failed GPU may be the cause, so that nvidia-smi should be asked."""
+    return not verdict.ok and (verdict.first is None or hardware_signs.may_be_gpus(verdict.first))
 
 
 def is_cleared(suspect: BadHost, verdict: Verdict) -> bool:
@@ -75,11 +86,14 @@ def is_cleared(suspect: BadHost, verdict: Verdict) -> bool:
 # --- signs of failed hardware -------------------------------------------------------------------------------------
 
 
-def _proven(verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str]) -> BadHost | None:
+def _proven(
+    verdict: Verdict, ends: Sequence[RankEnd], stuck: Collection[str], gpus: Mapping[str, str]
+) -> BadHost | None:
     first = verdict.first
     # If the script failed, what a kernel logged meanwhile is not the cause.
     is_scripts = first is not None and not first.is_symptom and hardware_signs.is_ordinary(first)
     signs = {end.host: sign for end in reversed(ends) if (sign := _sign(end, with_log=not is_scripts))}
+    signs = signs or gpus
     if len(signs) == 1:
         ((host, sign),) = signs.items()
         return BadHost(host=host, why=sign, kind="full" if " was full" in sign else "hardware")

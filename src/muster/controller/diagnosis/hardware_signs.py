@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 import signal
+from collections.abc import Mapping
+from typing import Any, cast
 
 from muster.controller.diagnosis.failure_facts import Disk
 from muster.controller.diagnosis.rank_end import RankEnd
@@ -48,6 +50,9 @@ _TEXTS = (
 )
 """Messages of CUDA and NVML that only a failed GPU or host causes."""
 
+_LOST = re.compile(r"GPU is lost|Unable to determine the device handle for|has fallen off the bus")
+"""What nvidia-smi prints about a GPU that does not answer."""
+
 _CRASHES = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGILL})
 """Not SIGABRT, which libraries use to report errors of their callers."""
 
@@ -76,6 +81,9 @@ _NO_SPACE = re.compile(
     r"No space left on device|inline_container\.cc:\d+\] \. unexpected pos|PytorchStreamWriter failed writing|"
     r"basic_ios::clear: iostream error|\d+ requested and \d+ written"
 )
+_QUOTED = re.compile(r"'([^'\n]+)'")
+"""The name of a file in an exception of Python, which may be relative."""
+
 _QUOTA = re.compile(r"Disk quota exceeded|\[Errno 122\]")
 _READ_ONLY = re.compile(r"\[Errno 30\]|Read-only file system")
 _DISK_ERROR = re.compile(r"\[Errno (?:5|117)\]|Input/output error|Structure needs cleaning")
@@ -111,6 +119,23 @@ def in_message(end: RankEnd) -> str:
     return next((sign for pattern, sign in _TEXTS if pattern.search(said)), "")
 
 
+def in_answer(outcome: Mapping[str, Any]) -> str:
+    """The sign in the answer of a host to the probe `nvidia.gpus`; empty if there is none.
+
+    No sign: nvidia-smi that takes long, as without persistence mode, and fewer GPUs than devices, as in a Slurm job.
+    """
+    answer: Any = outcome.get("value")
+    problem = cast(dict[str, Any], answer).get("problem") if isinstance(answer, dict) else None
+    is_lost = isinstance(problem, str) and bool(_LOST.search(problem))
+    return "a GPU fell off the bus, according to nvidia-smi" if is_lost else ""
+
+
+def may_be_gpus(end: RankEnd) -> bool:
+    """Whether a rank ended as it does if its GPU, or that of another rank, has failed."""
+    said = message_of(end)
+    return not is_ordinary(end) and bool(_GPU_ERROR.search(said) or "Watchdog caught collective" in said)
+
+
 def is_ordinary(end: RankEnd) -> bool:
     """Whether it ended by an exception that has nothing to do with its GPU."""
     said = message_of(end)
@@ -134,8 +159,9 @@ def of_disk(end: RankEnd) -> str:
     said = message_of(end)
     if _QUOTA.search(said):
         return ""
-    # The other disks are those of the working directory and of /tmp.
-    named = [disk for disk in end.disks if disk.path in said]
+    # The other disks are those of variables, of the working directory and of /tmp.
+    quoted = ["/" + name.lstrip("./") for name in _QUOTED.findall(said)]
+    named = [disk for disk in end.disks if disk.path.endswith(tuple(quoted))]
     if _NO_SPACE.search(said):
         full = next((disk for disk in named or end.disks if disk.is_full and _is_hosts_own(disk)), None)
         return f"the disk of {full.place} was full ({size_text(full.total)})" if full else ""

@@ -131,6 +131,11 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     )
 
 
+def drained(hosts: Sequence[str], sentence: str) -> Verdict:
+    """The ranks had time to save, because nothing replaces these hosts, which are about to go away."""
+    return Verdict(exit_code=128 + signal.SIGTERM, sentence=sentence, signature=f"{_LOST}{', '.join(hosts)}")
+
+
 def describe(end: RankEnd) -> str:
     """How a rank ended, as a clause."""
     if end.summary:

@@ -12,15 +12,19 @@ from muster.agent import probes
 from muster.shared import bootstrap
 
 
-def agent_payload(job_id: str, scheduler: str = "") -> bytes:
-    """The bytes that turn a new interpreter into the agent of a job; it forwards `scheduler`'s signals to its ranks."""
+def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "") -> bytes:
+    """The bytes that turn a new interpreter into the agent of a job; it forwards `scheduler`'s signals to its ranks.
+
+    If the agent loses the controller, it runs the shell command `orphaned` when its ranks have ended.
+    """
     modules = {
         f"{name}.{module.name}": _load(f"{package.__name__}.{module.name}")
         for name, package in zip(bootstrap.FOLDERS, (agent, probes, rank, shared), strict=True)
         for module in pkgutil.iter_modules(package.__path__)
         if not module.ispkg
     }
-    return bootstrap.payload(bootstrap.pack(modules), "agent.agent", {"job": job_id, "scheduler": scheduler})
+    config = {"job": job_id, "scheduler": scheduler, "orphaned": orphaned}
+    return bootstrap.payload(bootstrap.pack(modules), "agent.agent", config)
 
 
 def _load(name: str) -> tuple[str, CodeType]:

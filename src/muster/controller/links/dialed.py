@@ -189,6 +189,7 @@ class DialedConnector:
             await caller.end()
         self.payload = payload
         self.returning.append(link)
+        self._ended.discard(link.spec.host.name)
         caller = self._start(command)
         caller.is_quiet = True
         self._callers.append(caller)
@@ -258,15 +259,10 @@ class DialedConnector:
         except ProtocolError as error:
             self._on_text(hello["host"], f"{error}; connection rejected")
             return None, False
+        links = (*self.returning, *self.links)
         if "resume" in hello:
-            return next(
-                (link for link in (*self.returning, *self.links) if link.lines.name == hello["resume"]), None
-            ), True
-        free = [
-            link
-            for link in (*self.returning, *self.links)
-            if link.spec.key == key and not link.is_attached and not link.closing
-        ]
+            return next((link for link in links if link.lines.name == hello["resume"]), None), True
+        free = [link for link in links if link.spec.key == key and not link.is_attached and not link.closing]
         if free:
             return free[0], False
         if not any(link.closing for link in self.links):  # late agents are normal when the job is over

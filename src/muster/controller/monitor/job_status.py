@@ -38,7 +38,8 @@ _VALUES_OF_HOST = 5
 """Values that are kept of a host at each moment."""
 
 _MOST_CHANGES = 200
-"""Changes of hosts that are kept, the newest ones."""
+_MOST_FAILURES = 50
+"""Changes of hosts and failures of attempts that are kept, the newest ones."""
 
 _BETWEEN_MOMENTS = 2.0
 """Seconds between two moments at first; when there are too many, every other one is dropped."""
@@ -179,7 +180,7 @@ class JobStatus:
         )
         if first is not None:
             failure = replace(failure, rank=first.rank, host=first.host, place=first.place)
-        self.failures.append(failure)
+        self.failures = [*self.failures[1 - _MOST_FAILURES :], failure]
         self.attempt_lost(verdict.sentence)
 
     def ended(self, exit_code: int, sentence: str) -> None:

@@ -14,12 +14,12 @@ const DOCS = {
 };
 
 let cards = []; // one for each report, the oldest first
-let failed = []; // one for each failure, the oldest first
+let failed = new Map(); // the card of each failure
 
 export function showFindings(state) {
   const [list, older] = [$("report-list"), $("older")];
   $("findings").hidden = !state.reports.length && !state.failures.length;
-  for (const failure of state.failures.slice(failed.length)) failed.push(failureCard(failure, state.cwd));
+  for (const failure of state.failures.filter((one) => !failed.has(keyOf(one)))) failed.set(keyOf(failure), failureCard(failure, state.cwd));
   const hosts = new Map(state.ranks.map((rank) => [rank.rank, rank.host]));
   // A job that runs or is done has recovered from the failures of earlier attempts.
   const hasFailed = state.phase === "ended" && state.exit_code !== 0;
@@ -28,12 +28,15 @@ export function showFindings(state) {
   for (const report of state.reports.slice(cards.length)) cards.push(card(report, cards.length, { hosts, cwd: state.cwd, isPast }));
   const inSight = cards.map((_, at) => isCurrent(state, at));
   place(list, cards.filter((_, at) => inSight[at]).reverse());
-  placeFailures(failed.filter((_, at) => isNow[at]).reverse());
-  const past = [...cards.filter((_, at) => !inSight[at]), ...failed.filter((_, at) => !isNow[at])].reverse();
+  const ofFailures = (now) => state.failures.filter((_, at) => isNow[at] === now).map((failure) => failed.get(keyOf(failure)));
+  placeFailures(ofFailures(true).reverse());
+  const past = [...cards.filter((_, at) => !inSight[at]), ...ofFailures(false)].reverse();
   place(older, [older.firstElementChild, ...past]);
   older.hidden = !past.length;
   older.firstElementChild.textContent = `${past.length} earlier ${past.length === 1 ? "finding" : "findings"}`;
 }
+
+const keyOf = ({ attempt, time }) => `${attempt} ${time}`;
 
 // Whether a report is about what happens now, or about the end of a job: the newest of its kind, unless that is over.
 function isCurrent({ reports, phase, now, hung_since: hungSince, slow }, at) {
@@ -64,7 +67,7 @@ function placeFailures(shown) {
 }
 
 function failureCard(failure, cwd) {
-  const title = failure.attempt > 0 || failed.length > 0 ? `Failure of attempt ${failure.attempt}` : "Failure";
+  const title = failure.attempt > 0 || failed.size > 0 ? `Failure of attempt ${failure.attempt}` : "Failure";
   return element(
     "article",
     { class: "report failure" },

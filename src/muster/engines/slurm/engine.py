@@ -27,7 +27,7 @@ from muster.engines.engine import (
 from muster.engines.requeue import VARIABLES, Requeue, tracking_env
 from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.engines.slurm.job_gpus import gpus_of_job
-from muster.engines.slurm.slurm_requeue import read_requeue
+from muster.engines.slurm.slurm_requeue import WITHOUT_BATCH_HOST, read_requeue
 from muster.errors import MusterError, UsageError
 from muster.hosts import expand
 from muster.plan import Plan
@@ -100,7 +100,9 @@ class SlurmEngine(Engine):
             gpus=gpus_of_job(os.environ),
             alone=can_lack_hosts(spec),
         )
-        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack_hosts(spec))
+        can_lack = can_lack_hosts(spec)
+        orphaned = WITHOUT_BATCH_HOST if can_lack and box is None else ""
+        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack, orphaned=orphaned)
 
     def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
         """An srun for this host alone; it fails if Slurm has removed the host from the job, because it was DOWN."""

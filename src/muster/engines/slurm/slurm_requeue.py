@@ -7,6 +7,22 @@ from dataclasses import dataclass
 
 from muster.engines.requeue import Requeue, ask, read_limits
 
+WITHOUT_BATCH_HOST = """\
+for i in 1 2 3 4 5 6 7 8 9; do for j in 0 1 2 3 4 5 6 7 8 9; do
+  sleep 10
+  job=" $(scontrol show job -o "$SLURM_JOB_ID") " || exit
+  case $job in *" JobState=RUNNING "*" BatchFlag=1 "*) ;; *) exit ;; esac
+  nodes=${job#* NodeList=} host=${job#* BatchHost=}
+  scontrol show hostnames "${nodes%% *}" | grep -qxF "${host%% *}" && continue
+  case $job in *" Requeue=1 "*) exec scontrol requeue "$SLURM_JOB_ID" ;; *) exec scancel "$SLURM_JOB_ID" ;; esac
+done; done
+"""
+"""Shell commands for the other hosts of a job with --no-kill whose batch host may have failed.
+
+Slurm 22.05 removes such a host from the job after SlurmdTimeout (5 minutes by default), and keeps the job running
+without its script until the time limit. This requeues it, as Slurm does without --no-kill.
+"""
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmRequeue(Requeue):

@@ -106,22 +106,17 @@ def ssh_command(
     """
     start = _start(python) if box is None else shlex.join(box.run((python or "python3", "-c", PIPED_AGENT)))
     # In turn over a master connection of the user, which may need no password, and without one, which may hang.
-    bridge = login_argv(host, ssh=(), connect_timeout=_RECONNECT_TIMEOUT)
     outside = _exec(under, _start(python if box is None else None))
+    again = tuple(
+        (*login_argv(host, ssh=(*ssh, *way), connect_timeout=_RECONNECT_TIMEOUT), outside)
+        for way in ((), ("-oControlPath=none",))
+    )
     return StartCommand(
         argv=(*login_argv(host, ssh=ssh), _exec(under, start)),
         agents=(AgentSpec(host=host, name=name or host.name),),
         box=box,
-        bridges=((*ssh, *bridge, outside), (*ssh, "-oControlPath=none", *bridge, outside)),
+        bridges=again,
     )
-
-
-def login_argv(host: Host, *, ssh: Sequence[str] = ("ssh",), connect_timeout: int = CONNECT_TIMEOUT) -> tuple[str, ...]:
-    """The command that logs in to a host without prompts and runs what follows it there."""
-    port = () if host.port is None else ("-p", str(host.port))
-    # ssh uses the first value that it gets for an option.
-    limit = () if connect_timeout == CONNECT_TIMEOUT else (f"-oConnectTimeout={connect_timeout}",)
-    return (*ssh, *limit, *_OPTIONS, *port, host.destination)
 
 
 def _start(python: str | None) -> str:
@@ -134,6 +129,14 @@ def _start(python: str | None) -> str:
 
 def _exec(under: str, start: str) -> str:
     return f"exec {under} {start}" if under else f"exec {start}"
+
+
+def login_argv(host: Host, *, ssh: Sequence[str] = ("ssh",), connect_timeout: int = CONNECT_TIMEOUT) -> tuple[str, ...]:
+    """The command that logs in to a host without prompts and runs what follows it there."""
+    port = () if host.port is None else ("-p", str(host.port))
+    # ssh uses the first value that it gets for an option.
+    limit = () if connect_timeout == CONNECT_TIMEOUT else (f"-oConnectTimeout={connect_timeout}",)
+    return (*ssh, *limit, *_OPTIONS, *port, host.destination)
 
 
 def _quote_path(path: str) -> str:

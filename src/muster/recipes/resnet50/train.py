@@ -68,6 +68,11 @@ def train(run: Run) -> None:
             share = learning_rate(args.schedule, batch.progress, epochs=args.num_epochs, warmup=args.warmup)
             loss = run.step(images, labels, weight=batch.weight, rate=run.highest_rate * share)
             progress.end(loss, batch.total)
+            if progress.is_draining and run.checkpoints:
+                save(run)
+                run.checkpoints.close()
+                progress.say(f"saved step {progress.step}, because a host is about to go away")
+                return
             if args.save_every and progress.step % args.save_every == 0:
                 save(run)
         save(run)

@@ -85,6 +85,11 @@ def train(run: Run) -> None:
     while batches.epoch < args.epochs:
         rate = learning_rate(args.learning_rate, batches.epoch, args.anneal_steps or [], args.anneal_factor)
         train_epoch(run, rate)
+        if progress.is_draining and run.checkpoints:
+            save(run, weights=False)
+            run.checkpoints.close()
+            progress.say(f"saved step {progress.step}, because a host is about to go away")
+            return
         kept = batches.epoch % args.epochs_per_checkpoint == 0 or batches.epoch == args.epochs
         if kept:
             save(run)
@@ -112,6 +117,8 @@ def train_epoch(run: Run, rate: float) -> None:
             unpadded, since = torch.zeros_like(unpadded), 0
             progress.note(unpadded_loss=mean)
             progress.say(f"  without padding: loss {mean:.4f}")
+        if progress.is_draining and run.checkpoints:
+            return
 
 
 def check(run: Run, *, kept: bool) -> str:
@@ -134,13 +141,13 @@ def check(run: Run, *, kept: bool) -> str:
     return words
 
 
-def save(run: Run) -> None:
-    """Start writing a checkpoint, unless the loss is NaN or inf."""
+def save(run: Run, *, weights: bool = True) -> None:
+    """Start writing a checkpoint, unless the loss is NaN or inf, and the `weights` of a complete epoch."""
     if run.checkpoints and run.output:
         run.progress.flush()
         average_buffers(run.model, run.world)
         run.checkpoints.save(run.progress.step, run.state)
-        if run.world.rank == 0:
+        if run.world.rank == 0 and weights:
             write_weights(run.output / WEIGHTS, run.model, run.batches.epoch - 1, audio_settings(run.args))
 
 

@@ -1,0 +1,79 @@
+"""Recipes that lose a host in the middle of the training: the final weights must equal those of an undisturbed run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.commands import BIN
+from benchmarks.experiment import Failed
+from benchmarks.recovery.faults import FAULT
+from benchmarks.recovery.stage import Stage, Trial
+
+WORKERS = 3
+"""Two hosts with two ranks each, and a spare."""
+TRAINING_LIMIT = 600.0
+
+# Prints the names of parameters, statistics and optimizer states that differ; those of random number generators that
+# no recipe uses do differ.
+COMPARE = """
+import sys, torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+states = []
+for folder in sys.argv[1:]:
+    dcp_to_torch_save(folder, folder + "/all.pt")
+    states.append(torch.load(folder + "/all.pt", weights_only=False))
+one, other = ({name: value for name, value in state.items() if name.startswith("state.")} for state in states)
+assert any("model" in name for name in one), list(one)
+same = {name for name in one.keys() & other.keys() if torch.equal(one[name], other[name])}
+print(len(one), *sorted((one.keys() | other.keys()) - same))
+"""
+
+
+def training(stage: Stage, folder: Path, module: str, arguments: Sequence[str], *options: str, spare: bool) -> Trial:
+    """Start a recipe with four ranks that saves into the directory, and resumes from what is there."""
+    hosts = ",".join(f"{host}:2" for host in stage.workers[: 2 + spare])
+    argv = [str(BIN / "muster"), "run", "--no-check", "-H", hosts, *(("--spares", "1") if spare else ()), *options]
+    argv += ["-m", module, *arguments, "--model_dir", str(folder), "--resume"]
+    return stage.trial(stage.new_folder(), {stage.controller: argv})
+
+
+def checkpoints(folder: Path) -> list[Path]:
+    """Complete checkpoints, the newest last."""
+    return sorted(file.parent for file in folder.glob("step-*/complete.json"))
+
+
+def difference(stage: Stage, module: str, arguments: Sequence[str], victim: str, *, after: int) -> str:
+    """Run a recipe undisturbed, and again with a power cut after some checkpoints; what differs, or nothing."""
+    whole, cut = (stage.new_folder() for _ in range(2))
+    with training(stage, whole, module, arguments, spare=False) as trial:
+        finish(trial)
+    with training(stage, cut, module, arguments, spare=True) as trial:
+        seen: set[Path] = set()
+
+        def enough() -> bool:
+            seen.update(checkpoints(cut))
+            return len(seen) >= after
+
+        trial.wait_for(f"{after} checkpoints", enough, TRAINING_LIMIT)
+        FAULT["power"].strike(trial, victim)
+        finish(trial)
+        if "attempt-1" not in {path.name for path in trial.folder.glob("muster/jobs/*/attempt-*")}:
+            raise Failed("the job ended before its host was lost")
+    last, other = (checkpoints(folder)[-1] for folder in (whole, cut))
+    if last.name != other.name:
+        return f"the last checkpoints are {last.name} and {other.name}"
+    said = subprocess.run(
+        [sys.executable, "-c", COMPARE, str(last), str(other)], capture_output=True, text=True, timeout=120, check=True
+    )
+    count, *different = said.stdout.split()
+    return f"{len(different)} of {count} tensors: {', '.join(different[:5])}" if different else ""
+
+
+def finish(trial: Trial) -> None:
+    """Wait until the training is over."""
+    seconds, code = trial.controller.finish(TRAINING_LIMIT)
+    if code:
+        raise trial.controller.failed(f"ended with code {code} after {seconds:.0f} s")
