@@ -185,10 +185,8 @@ class Drain:
     def _what_follows(self) -> str:
         seating = self._next()
         if isinstance(seating, Shortage):
-            requeue = self._recovery.requeue
-            return (
-                f"the job {'is requeued' if requeue and requeue.is_possible else 'ends'}, because it has no spare host"
-            )
+            follows = "is requeued" if self._recovery.requeue.is_possible else "ends"
+            return f"the job {follows}, because it has no spare host"
         taking_over = [spare for _, spare in seating.swaps]
         if taking_over and not seating.dropped:
             return f"{names(taking_over)} {'takes' if len(taking_over) == 1 else 'take'} over"
