@@ -294,16 +294,17 @@ class Controller:
         if len(self.agents.links) > 1:
             self.screen.warning(error.message)
 
-    async def prepare(self) -> Plan | None:
+    async def prepare(self) -> Plan:
         """Prepare all hosts, and again without those that are lost meanwhile, if the job can do without them.
 
-        Returns the plan of the first attempt; None if its hosts have to find an address again.
+        Returns the plan of the first attempt.
         """
         while True:
+            links = self.agents.usable
             try:
                 return await self.prepare_hosts()
             except MusterError:
-                is_smaller = any(link.lost for link in self.agents.leaders if link.facts)
+                is_smaller = any(link.lost for link in links)
                 if not (is_smaller and self.recovery.is_elastic and self.recovery.roster.enroll()):
                     raise
 
