@@ -43,6 +43,9 @@ class Roster:
         self.spec = spec
         self.seats = first_seats(self.members, spec.spares)
 
+    def is_used(self, name: str) -> bool:
+        return any(seat.host == name for seat in self.seats)
+
     def next(self, *, without: set[str] | None = None) -> Seating | Shortage:
         left = [member for member in self.members if member.name not in (without or ())]
         return next_seating(left, self.seats, whole=self.seats, min_hosts=self.spec.min_hosts)
@@ -69,7 +72,7 @@ class Job:
         self.recovery = SimpleNamespace(
             attempt=self.attempt,
             roster=roster,
-            requeue=None,
+            requeue=SimpleNamespace(is_possible=False),
             retire=lambda host, why, phase: self.calls.append(("retire", host, why, phase)),
             replace=lambda host, why, phase: self.calls.append(("replace", host, why, phase)),
         )
@@ -230,6 +233,19 @@ def test_muster_drain_refuses_with_one_sentence(host: str, options: Any, sentenc
     run(main)
 
 
+def test_muster_drain_between_two_attempts_does_not_take_a_host_that_the_next_one_needs():
+    async def main() -> None:
+        job = Job("ab")
+        job.attempt.over.set()
+        with pytest.raises(UsageError, match="job j has no spare host that could replace a"):
+            job.drain.request("a", None)
+        assert (
+            job.drain.request("a", 60) == "a has 60 s left (muster drain); no rank runs there, so it runs no more ranks"
+        )
+
+    run(main)
+
+
 def test_muster_drain_of_a_draining_host_is_refused_unless_it_goes_away_sooner():
     async def main() -> None:
         job = Job("abc", spares=1)
@@ -247,6 +263,19 @@ def test_muster_drain_before_the_ranks_start_says_so():
         job.recovery.attempt = None
         with pytest.raises(MusterError, match="job j has not started its ranks yet"):
             job.drain.request("a", None)
+
+    run(main)
+
+
+def test_agents_watch_for_notices_when_all_hosts_are_known():
+    async def main() -> None:
+        job = Job("ab", spares=1)
+        members, job.recovery.roster.members = job.recovery.roster.members, []
+        job.drain.tick()
+        assert not job.links[0].asked
+        job.recovery.roster.members = members
+        job.drain.tick()
+        await wait_until_async("the requests", lambda: job.links[0].asked)
 
     run(main)
 
