@@ -231,3 +231,16 @@ def test_an_error_of_a_job_that_lost_a_host_before_is_reported_once():
     with pytest.raises(MusterError, match="no such file"):
         asyncio.run(Controller.prepare(controller))
     assert len(tried) == 2
+
+
+def test_hosts_are_chosen_again_if_one_is_drained_while_they_meet():
+    async def main() -> None:
+        hosts = Hosts("abc", spares=1)
+        plan: Any = SimpleNamespace(placements=[SimpleNamespace(name="a"), SimpleNamespace(name="b")])
+        assert hosts._is_current(plan)  # pyright: ignore[reportPrivateUsage]
+        hosts.retire("b", "muster drain", phase="draining")
+        assert not hosts._is_current(plan)  # pyright: ignore[reportPrivateUsage]
+        hosts.retire("c", "muster drain", phase="draining")
+        assert hosts._is_current(plan), "it must run on b then"  # pyright: ignore[reportPrivateUsage]
+
+    run(main)

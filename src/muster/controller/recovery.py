@@ -222,7 +222,7 @@ class Recovery(AttemptRunner):
                 await self._wait(repaired, f"starting a new zygote on {names(sorted(repairing))}")
             elif isinstance(found, Seating):
                 plan = await self._meet(found)
-                if plan is not None:
+                if plan is not None and self._is_current(plan):
                     return replace(plan, lost=self._lost)
             else:
                 if not self.roster.away or time.monotonic() >= give_up:
@@ -233,6 +233,11 @@ class Recovery(AttemptRunner):
                     self._screen.warning(f"waiting up to {wait} for {away} to return (no spare left)")
                 is_told = True
                 await self._wait(give_up, f"waiting for {names(self.roster.away)} to return")
+
+    def _is_current(self, plan: Plan) -> bool:
+        """Whether nothing happened to the hosts of a plan while they met, or no others could replace them."""
+        is_ready = all(self.roster.is_ready(place.name) for place in plan.placements)
+        return is_ready or isinstance(self.roster.next(), Shortage)
 
     def _given_up(self, verdict: Verdict) -> Verdict:
         """The verdict of a job that has too few hosts left."""
