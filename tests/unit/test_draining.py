@@ -189,6 +189,18 @@ def test_a_job_without_a_spare_ends_when_its_ranks_have_ended():
     run(main)
 
 
+def test_ranks_that_are_stopped_after_a_failure_do_not_count_as_drained():
+    async def main() -> None:
+        job = Job("ab")
+        job.notice("b", 40)
+        job.attempt.over.set()  # for example because the job hung
+        job.attempt.running.clear()
+        job.attempt.drain()
+        assert job.attempt.drained is None
+
+    run(main)
+
+
 def test_a_script_that_was_finishing_is_not_started_again():
     async def main() -> None:
         job = Job("abc", spares=1)

@@ -207,6 +207,8 @@ class Drain:
     def _on_all_ended(self) -> None:
         attempt = self._signaled
         assert attempt is not None
+        if attempt.over.is_set():
+            return  # it was ended for another reason, and now its ranks are stopped
         if self._ended_before and len(attempt.ended_well) == attempt.plan.world_size:
             attempt.over.set()  # the script had finished anyway
             return
