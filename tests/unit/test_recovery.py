@@ -14,10 +14,11 @@ from muster.controller import host_return
 from muster.controller.attempt import Attempt
 from muster.controller.controller import Controller
 from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.gpu_questions import failed_gpus
 from muster.controller.host_pool import Member, Shortage
 from muster.controller.host_return import HostReturns
 from muster.controller.recovery import Recovery
-from muster.errors import MusterError
+from muster.errors import HostError, MusterError
 from muster.spec import RunSpec
 
 pytestmark = pytest.mark.timeout(60)
@@ -244,3 +245,13 @@ def test_hosts_are_chosen_again_if_one_is_drained_while_they_meet():
         assert hosts._is_current(plan), "it must run on b then"  # pyright: ignore[reportPrivateUsage]
 
     run(main)
+
+
+def test_a_host_that_is_lost_while_the_gpus_are_asked_does_not_matter():
+    class Link(SimpleNamespace):
+        async def request(self, do: str, **fields: Any) -> Any:
+            self.lost = "power" if self.name == "b" else None
+            raise HostError(self.name, "lost")
+
+    links: Any = [Link(name=name, lost=None) for name in "ab"]
+    assert asyncio.run(failed_gpus(links)) == {}
