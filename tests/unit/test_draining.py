@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from waiting import wait_until_async
 
+from muster.cli import drain as drain_command
 from muster.controller.draining import SAVE_LIMIT, Drain, leaving
 from muster.controller.events import EventStream, Guard
 from muster.controller.host_pool import Member, Seating, Shortage, first_seats, next_seating
@@ -305,3 +306,22 @@ def test_agents_watch_for_notices_only_where_that_is_useful():
             await wait_until_async("the requests", lambda job=job, expected=expected: job.links[0].asked == expected)
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "code", "sentence"),
+    [(None, 125, "ranks still run on a after"), (0, 0, "no rank runs on a, but the job has not continued yet")],
+)
+def test_muster_drain_says_what_is_true_when_it_stops_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    exit_code: int | None,
+    code: int,
+    sentence: str,
+):
+    state = SimpleNamespace(ranks=[SimpleNamespace(host="a", exit_code=exit_code)])
+    monkeypatch.setattr(drain_command, "read_job", lambda folder: None)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(drain_command, "fresh", lambda job: SimpleNamespace(may_run=True, state=state))  # pyright: ignore
+    wait: Any = drain_command._wait  # pyright: ignore[reportPrivateUsage]
+    assert wait(SimpleNamespace(id="j", folder=None), "a", time.monotonic() - 5, 1, had_ranks=True) == code
+    assert capsys.readouterr().err.startswith(f"muster: {sentence}")
