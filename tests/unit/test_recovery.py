@@ -39,7 +39,11 @@ class Hosts(Recovery):
         }
         leaders = list(self.links.values())
         agents = SimpleNamespace(leader=self.links.__getitem__, leaders=leaders, usable=leaders)
-        status = SimpleNamespace(set_host=lambda name, phase, **_: self.phases.update({name: phase}))
+
+        def set_host(name: str, phase: str, **_: object) -> None:
+            self.phases[name] = phase
+
+        status = SimpleNamespace(set_host=set_host, attempt_lost=self.said.append)
         screen = SimpleNamespace(warning=self.said.append)
         parts: Any = SimpleNamespace(
             job=SimpleNamespace(spec=spec, first_attempt=0),
@@ -68,6 +72,9 @@ class Hosts(Recovery):
         attempt.end_as_planned = lambda why: Attempt.end_as_planned(attempt, why)
         return attempt
 
+    async def scheduler_reason(self, *, hit: bool = False) -> str | None:
+        return None
+
     def lose(self, name: str) -> None:
         self.links[name].lost = SimpleNamespace(why="power")
         self.on_loss(name, "power")
@@ -89,6 +96,20 @@ def test_a_job_that_cannot_continue_after_a_planned_restart_has_not_succeeded():
         verdict = hosts._given_up(Verdict(exit_code=0))  # pyright: ignore[reportPrivateUsage]
         assert verdict.exit_code == 143
         assert verdict.sentence == "the job could not continue after a planned restart (b: muster drain)"
+
+    run(main)
+
+
+def test_progress_before_a_planned_restart_makes_earlier_failures_free():
+    async def main() -> None:
+        hosts = Hosts("abc", spares=1)
+        attempt = hosts.begin()
+        attempt.progress, attempt.has_saved = 10, True
+        attempt.end_as_planned("b: muster drain")
+        budget = hosts._budget  # pyright: ignore[reportPrivateUsage]
+        budget.used = 3
+        assert await hosts._final(Verdict(exit_code=0)) is None  # pyright: ignore[reportPrivateUsage]
+        assert budget.used == 0
 
     run(main)
 
@@ -168,6 +189,21 @@ def test_a_bad_host_stays_out_when_its_agent_returns_but_a_cleared_suspect_does_
         hosts.roster.enroll()
         assert hosts.roster.retired == {"b"}
         hosts.restore("b")
+        assert hosts.roster.is_ready("b")
+
+    run(main)
+
+
+def test_a_host_that_is_being_brought_back_is_not_prepared_twice():
+    async def main() -> None:
+        hosts = Hosts("abc", spares=1)
+        hosts.lose("b")
+        hosts.links["b"].lost = None  # its new agent is up, but not prepared
+        assert hosts.roster.enroll()
+        assert hosts.roster.away == ["b"]
+        await hosts.close()
+        hosts.come_back("b")
+        hosts.roster.enroll()
         assert hosts.roster.is_ready("b")
 
     run(main)

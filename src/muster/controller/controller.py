@@ -310,7 +310,8 @@ class Controller:
 
     async def prepare_hosts(self) -> Plan:
         """Prepare the hosts that are up; imports and the search for addresses run concurrently."""
-        job, links, screen = self.job, self.agents.usable, self.screen
+        job, screen, is_ready = self.job, self.screen, self.recovery.roster.is_ready
+        links = [link for link in self.agents.usable if is_ready(link.name)]
         self.recovery.waiting_for = lambda: prepare.what_is_done(job, len(links))
         prepare.check_slots(job, links, screen)
         plan = self.recovery.first_plan()
@@ -320,7 +321,7 @@ class Controller:
             screen.info(job.preload_reason)
         if job.preload and not screen.is_live:
             screen.info(prepare.what_is_done(job, len(links)))
-        up = [link for link in self.agents.links if link.facts and not link.lost]
+        up = [link for link in self.agents.links if link.facts and not link.lost and is_ready(link.name)]
         loading = asyncio.ensure_future(self.preparation.load(up, folders))
         self.startup_check.begin(job, links)
         try:

@@ -59,14 +59,18 @@ class HostReturns:
         """Try to reach a lost host again until it can run ranks."""
         self._begin(name, self._bring_back(name))
 
+    def is_expected(self, name: str) -> bool:
+        """Whether this host is being brought back, so nobody else may prepare it."""
+        task = self._tasks.get(name)
+        return task is not None and not task.done()
+
     def repair(self, link: AgentLink) -> None:
         """Prepare a host again whose agent is up; if that fails, it gets a new agent too."""
         self.repairing.add(link.name)
         self._begin(link.name, self._repair(link))
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        running = self._tasks.get(name)
-        if self._is_closed or (running is not None and not running.done()):
+        if self._is_closed or self.is_expected(name):
             work.close()
             return
         task = self._tasks[name] = asyncio.ensure_future(work)

@@ -85,7 +85,8 @@ class HostRoster:
 
     def enroll(self) -> bool:
         """Take stock of the hosts after connecting; returns whether those that are up are enough to begin."""
-        known = {link.name: self._slots(link) for link in self._agents.usable}
+        up = [link for link in self._agents.usable if not self.returns.is_expected(link.name)]
+        known = {link.name: self._slots(link) for link in up}
         usual = next(iter(known.values()), 1)
         for link in self._agents.leaders:
             slots = known.get(link.name) or link.spec.host.slots or self._spec.nproc or usual
