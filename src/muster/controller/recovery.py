@@ -178,6 +178,7 @@ class Recovery(AttemptRunner):
         if self.requeue.is_warned:
             return verdict
         if attempt.planned:
+            self._budget.note(attempt.progress, has_saved=attempt.has_saved)
             self._lost = (cut(attempt.planned, _LONGEST_REASON),)
             self._status.attempt_lost(attempt.planned)
             return None
@@ -197,6 +198,8 @@ class Recovery(AttemptRunner):
             show_failure(self._screen, verdict)
         losses = {loss.host: f"{loss.host}: {loss.why}" for loss in attempt.losses}
         self._lost = tuple(cut(text, _LONGEST_REASON) for text in losses.values() or (verdict.sentence,))
+        if len(losses) > 1:
+            self._status.attempt_lost(f"lost {names(list(losses))}")  # the verdict names only the first
         self._status.failed(verdict)
         self._status.attempt_lost("; ".join(self._lost))
         return None
