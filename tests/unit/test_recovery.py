@@ -100,6 +100,19 @@ def test_a_job_that_cannot_continue_after_a_planned_restart_has_not_succeeded():
     run(main)
 
 
+def test_a_job_that_starts_without_a_spare_says_so():
+    async def main() -> None:
+        hosts = Hosts("abc", spares=1)
+        hosts.lose("c")
+        plan: Any = SimpleNamespace(placements=[], world_size=2)
+        hosts.roster.seat = lambda found: plan  # pyright: ignore[reportAttributeAccessIssue]
+        hosts.first_plan()
+        assert hosts.said[-1] == "starting without c: not all spares are up"
+        await hosts.close()
+
+    run(main)
+
+
 def test_progress_before_a_planned_restart_makes_earlier_failures_free():
     async def main() -> None:
         hosts = Hosts("abc", spares=1)

@@ -82,7 +82,7 @@ class Recovery(AttemptRunner):
             changes = what_changes(self.roster.swaps, plan, plan, None)
             if plan.world_size < self.roster.whole_size:
                 changes = f"{plan.world_size} of {self.roster.whole_size} ranks (--min-hosts {self._spec.min_hosts})"
-            self._screen.warning(f"starting without {names(absent)}: {changes}")
+            self._screen.warning(f"starting without {names(absent)}: {changes or 'not all spares are up'}")
         for name in absent:
             self.roster.expect(name)
         return plan
