@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import time
@@ -99,7 +100,9 @@ def test_two_hosts_lost_at_once_cost_two_spares(site: Site) -> None:
     site.lab.power_off("h2")
     site.lab.power_off("h3")
     assert set(hosts_of(job.wait_begun(1, 2)).values()) == {"h4", "h5"}
-    ended_well(job.wait())
+    done = job.wait()
+    ended_well(done)
+    assert re.search(r"muster:   0 .* lost h[23], h[23]\n", done.err), "the table of attempts names both"
 
 
 def test_a_spare_that_dies_is_reported_and_another_is_used(site: Site) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from waiting import wait_until_async
 
+from muster.cli import drain as drain_command
 from muster.controller.draining import SAVE_LIMIT, Drain, leaving
 from muster.controller.events import EventStream, Guard
 from muster.controller.host_pool import Member, Seating, Shortage, first_seats, next_seating
@@ -42,6 +43,9 @@ class Roster:
         self.members = [Member(name=name, slots=1) for name in hosts]
         self.spec = spec
         self.seats = first_seats(self.members, spec.spares)
+
+    def is_used(self, name: str) -> bool:
+        return any(seat.host == name for seat in self.seats)
 
     def next(self, *, without: set[str] | None = None) -> Seating | Shortage:
         left = [member for member in self.members if member.name not in (without or ())]
@@ -186,6 +190,18 @@ def test_a_job_without_a_spare_ends_when_its_ranks_have_ended():
     run(main)
 
 
+def test_ranks_that_are_stopped_after_a_failure_do_not_count_as_drained():
+    async def main() -> None:
+        job = Job("ab")
+        job.notice("b", 40)
+        job.attempt.over.set()  # for example because the job hung
+        job.attempt.running.clear()
+        job.attempt.drain()
+        assert job.attempt.drained is None
+
+    run(main)
+
+
 def test_a_script_that_was_finishing_is_not_started_again():
     async def main() -> None:
         job = Job("abc", spares=1)
@@ -230,6 +246,19 @@ def test_muster_drain_refuses_with_one_sentence(host: str, options: Any, sentenc
     run(main)
 
 
+def test_muster_drain_between_two_attempts_does_not_take_a_host_that_the_next_one_needs():
+    async def main() -> None:
+        job = Job("ab")
+        job.attempt.over.set()
+        with pytest.raises(UsageError, match="job j has no spare host that could replace a"):
+            job.drain.request("a", None)
+        assert (
+            job.drain.request("a", 60) == "a has 60 s left (muster drain); no rank runs there, so it runs no more ranks"
+        )
+
+    run(main)
+
+
 def test_muster_drain_of_a_draining_host_is_refused_unless_it_goes_away_sooner():
     async def main() -> None:
         job = Job("abc", spares=1)
@@ -251,6 +280,19 @@ def test_muster_drain_before_the_ranks_start_says_so():
     run(main)
 
 
+def test_agents_watch_for_notices_when_all_hosts_are_known():
+    async def main() -> None:
+        job = Job("ab", spares=1)
+        members, job.recovery.roster.members = job.recovery.roster.members, []
+        job.drain.tick()
+        assert not job.links[0].asked
+        job.recovery.roster.members = members
+        job.drain.tick()
+        await wait_until_async("the requests", lambda: job.links[0].asked)
+
+    run(main)
+
+
 def test_agents_watch_for_notices_only_where_that_is_useful():
     async def main() -> None:
         for options, expected in (
@@ -264,3 +306,22 @@ def test_agents_watch_for_notices_only_where_that_is_useful():
             await wait_until_async("the requests", lambda job=job, expected=expected: job.links[0].asked == expected)
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "code", "sentence"),
+    [(None, 125, "ranks still run on a after"), (0, 0, "no rank runs on a, but the job has not continued yet")],
+)
+def test_muster_drain_says_what_is_true_when_it_stops_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    exit_code: int | None,
+    code: int,
+    sentence: str,
+):
+    state = SimpleNamespace(ranks=[SimpleNamespace(host="a", exit_code=exit_code)])
+    monkeypatch.setattr(drain_command, "read_job", lambda folder: None)  # pyright: ignore[reportUnknownLambdaType]
+    monkeypatch.setattr(drain_command, "fresh", lambda job: SimpleNamespace(may_run=True, state=state))  # pyright: ignore
+    wait: Any = drain_command._wait  # pyright: ignore[reportPrivateUsage]
+    assert wait(SimpleNamespace(id="j", folder=None), "a", time.monotonic() - 5, 1, had_ranks=True) == code
+    assert capsys.readouterr().err.startswith(f"muster: {sentence}")

@@ -76,6 +76,10 @@ def _wait(job: KeptJob, host: str, begin: float, limit: float, *, had_ranks: boo
                 took = duration(waited)
                 sys.stderr.write(f"muster: no rank runs on {host} after {took}; they are on {printable(where)}\n")
             return 0
+        if waited > limit and now.state is not None and _has_ended(now.state, host):
+            said = f"no rank runs on {host}, but the job has not continued yet; `muster top` shows what it waits for"
+            sys.stderr.write(f"muster: {said}\n")
+            return 0
         if waited > limit:
             sys.stderr.write(f"muster: ranks still run on {host} after {duration(waited)}; `muster top` shows them\n")
             return EXIT_MUSTER
@@ -84,3 +88,7 @@ def _wait(job: KeptJob, host: str, begin: float, limit: float, *, had_ranks: boo
 
 def _is_free(state: JobState, host: str) -> bool:
     return all(rank.host != host for rank in state.ranks)
+
+
+def _has_ended(state: JobState, host: str) -> bool:
+    return all(rank.exit_code is not None for rank in state.ranks if rank.host == host)

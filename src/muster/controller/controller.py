@@ -293,22 +293,24 @@ class Controller:
         if len(self.agents.links) > 1:
             self.screen.warning(error.message)
 
-    async def prepare(self) -> Plan | None:
+    async def prepare(self) -> Plan:
         """Prepare all hosts, and again without those that are lost meanwhile, if the job can do without them.
 
-        Returns the plan of the first attempt; None if its hosts have to find an address again.
+        Returns the plan of the first attempt.
         """
         while True:
+            links = self.agents.usable
             try:
                 return await self.prepare_hosts()
             except MusterError:
-                is_smaller = any(link.lost for link in self.agents.leaders if link.facts)
+                is_smaller = any(link.lost for link in links)
                 if not (is_smaller and self.recovery.is_elastic and self.recovery.roster.enroll()):
                     raise
 
     async def prepare_hosts(self) -> Plan:
         """Prepare the hosts that are up; imports and the search for addresses run concurrently."""
-        job, links, screen = self.job, self.agents.usable, self.screen
+        job, screen, is_ready = self.job, self.screen, self.recovery.roster.is_ready
+        links = [link for link in self.agents.usable if is_ready(link.name)]
         self.recovery.waiting_for = lambda: prepare.what_is_done(job, len(links))
         prepare.check_slots(job, links, screen)
         plan = self.recovery.first_plan()
@@ -318,7 +320,7 @@ class Controller:
             screen.info(job.preload_reason)
         if job.preload and not screen.is_live:
             screen.info(prepare.what_is_done(job, len(links)))
-        up = [link for link in self.agents.links if link.facts and not link.lost]
+        up = [link for link in self.agents.links if link.facts and not link.lost and is_ready(link.name)]
         loading = asyncio.ensure_future(self.preparation.load(up, folders))
         self.startup_check.begin(job, links)
         try:

@@ -99,6 +99,8 @@ class Drain:
 
     def tick(self) -> None:
         """Let new agents watch for notices, and new ranks save if they run on a host that could not be replaced."""
+        if not self._recovery.roster.members:
+            return  # not all hosts are connected
         can_continue = bool(self._spec.spares or self._spec.min_hosts)
         for link in self._agents.links if can_continue or self._spec.notice else ():
             if link.facts and not link.lost and link not in self._watched:
@@ -123,7 +125,7 @@ class Drain:
         known = self._hosts.get(host)
         if known is not None and not _is_earlier(found, known):
             raise UsageError(f"{host} is already draining ({known.why})", hint="`muster top` shows when it goes away")
-        is_needed = self._runs_ranks(host) and isinstance(self._next(without=host), Shortage)
+        is_needed = self._recovery.roster.is_used(host) and isinstance(self._next(without=host), Shortage)
         if left is None and is_needed:
             raise UsageError(
                 f"job {job} has no spare host that could replace {host}",
@@ -152,7 +154,8 @@ class Drain:
         self._recovery.retire(host, found.why, phase="draining")
         if self._runs_ranks(host):
             return self._warn_ranks(host, found)
-        said = f"{_leaves(host, found)}; no rank runs there, so it is no longer a spare"
+        effect = "it runs no more ranks" if self._recovery.roster.is_used(host) else "it is no longer a spare"
+        said = f"{_leaves(host, found)}; no rank runs there, so {effect}"
         if is_new:
             self._warn(said)
         return said
@@ -209,6 +212,8 @@ class Drain:
     def _on_all_ended(self) -> None:
         attempt = self._signaled
         assert attempt is not None
+        if attempt.over.is_set():
+            return  # it was ended for another reason, and now its ranks are stopped
         if self._ended_before and len(attempt.ended_well) == attempt.plan.world_size:
             attempt.over.set()  # the script had finished anyway
             return

@@ -29,6 +29,6 @@ async def failed_gpus(links: Sequence[AgentLink]) -> dict[str, str]:
             return ""
         return in_answer(reply["answers"].get("gpus", {}))
 
-    answers = await asyncio.gather(*(one(link) for link in links if link.lost is None))
-    names = [link.name for link in links if link.lost is None]
-    return {name: sign for name, sign in zip(names, answers, strict=True) if sign}
+    asked = [link for link in links if link.lost is None]  # more may be lost meanwhile
+    answers = await asyncio.gather(*map(one, asked))
+    return {link.name: sign for link, sign in zip(asked, answers, strict=True) if sign}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -19,6 +20,9 @@ from muster.output.screen import Screen
 FIRST_PAUSE = 1.0
 LONGEST_PAUSE = 60.0
 """Seconds between two tries to reach a lost host: at first, and at most; each pause is twice the one before."""
+
+STEADY_AFTER = 600.0
+"""A host that returns and is lost again sooner than this, in seconds, waits twice as long before its first try."""
 
 _CLOSE_LIMIT = 3.0
 """Seconds for the agent of a host that is not used to exit."""
@@ -44,6 +48,9 @@ class HostReturns:
         self._on_ready = on_ready
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._logins = asyncio.Semaphore(LOGINS_AT_ONCE)
+        self._returned: dict[str, tuple[float, float]] = {}
+        """When each host returned the last time, by the monotonic clock, and the pause before its first try then."""
+        self._is_closed = False
         self._said: set[tuple[str, str]] = set()
         """Problems of hosts that have been reported."""
         self.repairing: set[str] = set()
@@ -53,14 +60,18 @@ class HostReturns:
         """Try to reach a lost host again until it can run ranks."""
         self._begin(name, self._bring_back(name))
 
+    def is_expected(self, name: str) -> bool:
+        """Whether this host is being brought back, so nobody else may prepare it."""
+        task = self._tasks.get(name)
+        return task is not None and not task.done()
+
     def repair(self, link: AgentLink) -> None:
         """Prepare a host again whose agent is up; if that fails, it gets a new agent too."""
         self.repairing.add(link.name)
         self._begin(link.name, self._repair(link))
 
     def _begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        running = self._tasks.get(name)
-        if running is not None and not running.done():
+        if self._is_closed or self.is_expected(name):
             work.close()
             return
         task = self._tasks[name] = asyncio.ensure_future(work)
@@ -84,7 +95,7 @@ class HostReturns:
         await self._bring_back(link.name)
 
     async def _bring_back(self, name: str) -> None:
-        pause = FIRST_PAUSE
+        pause = first = self._pause(name)
         while True:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -98,12 +109,20 @@ class HostReturns:
             try:
                 self._status.set_host(name, phase="returning")
                 await self._prepare(link)
+                self._returned[name] = (time.monotonic(), first)
                 return
             except MusterError as error:
                 self._report(name, error)
                 self._status.set_host(name, phase="lost", why=error.message)
                 self._agents.put(old)
             await link.close(limit=_CLOSE_LIMIT)
+
+    def _pause(self, name: str) -> float:
+        """Seconds before the first try: a host that comes and goes must not restart the job all the time."""
+        since, pause = self._returned.get(name, (0.0, 0.0))
+        if pause and time.monotonic() - since < STEADY_AFTER:
+            return min(2 * pause, LONGEST_PAUSE)
+        return FIRST_PAUSE
 
     async def _prepare(self, link: AgentLink) -> None:
         others = [other for other in self._agents.usable if other is not link]
@@ -118,7 +137,8 @@ class HostReturns:
             self._screen.warning(f"{name} answers again, but it cannot be used yet: {error.message}")
 
     async def close(self) -> None:
-        """Stop trying."""
+        """Stop trying, also for hosts that are lost later."""
+        self._is_closed = True
         tasks = [task for task in self._tasks.values() if not task.done()]
         for task in tasks:
             task.cancel()

@@ -85,11 +85,12 @@ class HostRoster:
 
     def enroll(self) -> bool:
         """Take stock of the hosts after connecting; returns whether those that are up are enough to begin."""
-        known = {link.name: self._slots(link) for link in self._agents.usable}
+        up = [link for link in self._agents.usable if not self.returns.is_expected(link.name)]
+        known = {link.name: self._slots(link) for link in up}
         usual = next(iter(known.values()), 1)
         for link in self._agents.leaders:
             slots = known.get(link.name) or link.spec.host.slots or self._spec.nproc or usual
-            standing = "ready" if link.name in known else "away"
+            standing = "retired" if link.name in self.retired else "ready" if link.name in known else "away"
             self._members[link.name] = Member(name=link.name, slots=slots, standing=standing)
         self._whole = self.seats = self._attempted = first_seats(self.members, self._spec.spares)
         return bool(known) and isinstance(self.next(), Seating)
@@ -138,6 +139,7 @@ class HostRoster:
     def restore(self, host: str) -> None:
         """Use a retired host again, if its agent is up."""
         if host in self.retired and self._agents.leader(host).lost is None:
+            self._members[host] = replace(self._members[host], standing="away")
             self._on_ready(host)
 
     # --- what happens to hosts ------------------------------------------------------------------------------
@@ -183,9 +185,13 @@ class HostRoster:
         self._broken.clear()
 
     def _on_ready(self, name: str) -> None:
-        """A host is usable again."""
-        slots = self._slots(self._agents.leader(name))
-        self._members[name] = replace(self._members[name], slots=slots, standing="ready", why="")
+        """A host is usable again; one that was found to be bad meanwhile stays out."""
+        member = self._members[name]
+        if member.standing == "retired" and name not in self._draining:
+            self._status.set_host(name, phase="bad", why=member.why)
+            return
+        self._draining.discard(name)
+        self._members[name] = replace(member, slots=self._slots(self._agents.leader(name)), standing="ready", why="")
         if self.is_used(name):
             self._status.set_host(name, phase="up")
             self._screen.warning(f"{name} is back")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from muster.controller.attempt import Attempt
 from muster.controller.attempt_runner import AttemptRunner, Parts
 from muster.controller.diagnosis.independent_ranks import warn
-from muster.controller.diagnosis.verdict import Verdict
+from muster.controller.diagnosis.verdict import Verdict, drained
 from muster.controller.host_pool import Member, Seating, Shortage, what_changes
 from muster.controller.host_roster import HostRoster
 from muster.controller.links.link import AgentLink
@@ -82,7 +82,7 @@ class Recovery(AttemptRunner):
             changes = what_changes(self.roster.swaps, plan, plan, None)
             if plan.world_size < self.roster.whole_size:
                 changes = f"{plan.world_size} of {self.roster.whole_size} ranks (--min-hosts {self._spec.min_hosts})"
-            self._screen.warning(f"starting without {names(absent)}: {changes}")
+            self._screen.warning(f"starting without {names(absent)}: {changes or 'not all spares are up'}")
         for name in absent:
             self.roster.expect(name)
         return plan
@@ -138,21 +138,21 @@ class Recovery(AttemptRunner):
             found = self.roster.next()
             if isinstance(found, Seating) and len(found.seats) > len(self.roster.seats):
                 wait = max(0.0, attempt.start + self._spec.rejoin - time.time())
-                why = f"{count(len(found.seats), 'host')} are ready (--rejoin {self._spec.rejoin:g})"
-                self._growing = asyncio.get_running_loop().call_later(wait, attempt.end_as_planned, why)
+                self._growing = asyncio.get_running_loop().call_later(wait, self._grow, attempt)
+
+    def _grow(self, attempt: Attempt) -> None:
+        """Restart on more hosts, if they are still ready and the ranks are neither saving nor finishing."""
+        found = self.roster.next()
+        is_ending = attempt.drain is not None or attempt.ended_well or self.requeue.is_warned
+        if not is_ending and isinstance(found, Seating) and len(found.seats) > len(self.roster.seats):
+            hosts = count(len(found.seats), "host")
+            attempt.end_as_planned(f"{hosts} are ready (--rejoin {self._spec.rejoin:g})")
 
     # --- the loop -------------------------------------------------------------------------------------------
 
-    async def run(self, plan: Plan | None) -> Verdict:
-        """Attempt until there is nothing more to try; `plan` is that of the first attempt if its hosts have met."""
-        verdict: Verdict | None = None
+    async def run(self, plan: Plan) -> Verdict:
+        """Attempt until there is nothing more to try; `plan` is that of the first attempt, whose hosts have met."""
         while True:
-            if plan is None:
-                plan = await self._recover()
-            if plan is None:
-                if verdict is None:
-                    raise MusterError(f"lost {names(self.roster.away)} during the start")
-                return self._given_up(verdict)
             self.roster.begin()
             self._met = [self._agents.leader(place.name) for place in plan.placements]
             verdict = await self.try_once(plan, {new: old for old, new in self.roster.swaps})
@@ -161,7 +161,10 @@ class Recovery(AttemptRunner):
             final = await self._final(verdict)
             if final is not None:
                 return final
-            plan = None
+            found = await self._recover()
+            if found is None:
+                return self._given_up(verdict)
+            plan = found
 
     async def _final(self, verdict: Verdict) -> Verdict | None:
         """The verdict of the job if an attempt was its last one; None to try again."""
@@ -175,13 +178,14 @@ class Recovery(AttemptRunner):
         if self.requeue.is_warned:
             return verdict
         if attempt.planned:
+            self._budget.note(attempt.progress, has_saved=attempt.has_saved)
             self._lost = (cut(attempt.planned, _LONGEST_REASON),)
             self._status.attempt_lost(attempt.planned)
             return None
         retired = self.roster.retired
         for call in self.after_failure:
             await call(attempt, verdict)
-        is_loss = verdict.first is None and bool(attempt.losses)
+        is_loss = verdict.first is None and bool(attempt.losses) and attempt.drained is None
         if not self._spec.restarts or attempt.stuck or not (verdict.can_restart or is_loss):
             return verdict
         self._budget.note(attempt.progress, has_saved=attempt.has_saved)
@@ -194,6 +198,8 @@ class Recovery(AttemptRunner):
             show_failure(self._screen, verdict)
         losses = {loss.host: f"{loss.host}: {loss.why}" for loss in attempt.losses}
         self._lost = tuple(cut(text, _LONGEST_REASON) for text in losses.values() or (verdict.sentence,))
+        if len(losses) > 1:
+            self._status.attempt_lost(f"lost {names(list(losses))}")  # the verdict names only the first
         self._status.failed(verdict)
         self._status.attempt_lost("; ".join(self._lost))
         return None
@@ -219,22 +225,31 @@ class Recovery(AttemptRunner):
                 await self._wait(repaired, f"starting a new zygote on {names(sorted(repairing))}")
             elif isinstance(found, Seating):
                 plan = await self._meet(found)
-                if plan is not None:
+                if plan is not None and self._is_current(plan):
                     return replace(plan, lost=self._lost)
             else:
                 if not self.roster.away or time.monotonic() >= give_up:
                     return None
                 if not is_told:
                     wait = f"{WAIT_FOR_RETURN / 60:g} min"
-                    self._screen.warning(f"waiting up to {wait} for {names(found.missing)} to return (no spare left)")
+                    away = names(self.roster.away)
+                    self._screen.warning(f"waiting up to {wait} for {away} to return (no spare left)")
                 is_told = True
-                await self._wait(give_up, f"waiting for {names(found.missing)} to return")
+                await self._wait(give_up, f"waiting for {names(self.roster.away)} to return")
+
+    def _is_current(self, plan: Plan) -> bool:
+        """Whether nothing happened to the hosts of a plan while they met, or no others could replace them."""
+        is_ready = all(self.roster.is_ready(place.name) for place in plan.placements)
+        return is_ready or isinstance(self.roster.next(), Shortage)
 
     def _given_up(self, verdict: Verdict) -> Verdict:
         """The verdict of a job that has too few hosts left."""
         note = "no host is left that could replace it"
         if self.roster.away:
             note = f"{names(self.roster.away)} did not return within {WAIT_FOR_RETURN / 60:g} min"
+        if self.attempt is not None and self.attempt.planned:  # its ranks ended well, but before they were done
+            sentence = f"the job could not continue after a planned restart ({self.attempt.planned})"
+            verdict = drained(sorted(self.roster.retired), sentence)
         return replace(verdict, notes=(*verdict.notes, note))
 
     async def _wait(self, until: float, what: str) -> None:
@@ -280,9 +295,10 @@ class Recovery(AttemptRunner):
         """Wait for the hosts to meet; False if a new one is silent and another spare can take its place at once."""
         try:
             while not (await asyncio.wait([meeting], timeout=_LOOK))[0]:
-                silent = [new for _, new in self.roster.swaps if self.roster.is_silent(new)]
+                silent = {member.name for member in self.members if self.roster.is_silent(member.name)}
                 found = self.roster.next(without=silent)
-                if silent and isinstance(found, Seating) and len(found.seats) == len(self.roster.seats):
+                is_enough = isinstance(found, Seating) and len(found.seats) == len(self.roster.seats)
+                if is_enough and any(new in silent for _, new in self.roster.swaps):
                     return False
             return True
         finally:
