@@ -69,7 +69,7 @@ class Job:
         self.recovery = SimpleNamespace(
             attempt=self.attempt,
             roster=roster,
-            requeue=None,
+            requeue=SimpleNamespace(is_possible=False),
             retire=lambda host, why, phase: self.calls.append(("retire", host, why, phase)),
             replace=lambda host, why, phase: self.calls.append(("replace", host, why, phase)),
         )
@@ -237,6 +237,28 @@ def test_muster_drain_of_a_draining_host_is_refused_unless_it_goes_away_sooner()
         with pytest.raises(UsageError, match=r"a is already draining \(muster drain\)"):
             job.drain.request("a", 100)
         assert job.drain.request("a", 10).startswith("a has 10 s left (muster drain); the ranks have been signaled")
+
+    run(main)
+
+
+def test_muster_drain_of_a_host_without_ranks_can_be_repeated():
+    async def main() -> None:
+        job = Job("abc", spares=1)
+        job.drain.request("c", None)
+        assert job.drain.request("c", None) == "c is already drained (muster drain); no rank runs there"
+        assert len(job.said) == 1
+
+    run(main)
+
+
+def test_ranks_that_did_not_end_in_time_are_not_reported_as_ended():
+    async def main() -> None:
+        job = Job("abc", spares=1)
+        job.drain.request("a", 0)
+        await wait_until_async("the time is over", lambda: "ranks 0, 1 did not end in time" in job.said)
+        job.attempt.over.set()
+        job.attempt.drain()
+        assert "did not end in time" in job.said[-1]
 
     run(main)
 

@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, rejoin, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, rejoin, seconds, silence
 from muster.api.torchrun_options import add_torchrun, refuse
 from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
@@ -111,7 +111,7 @@ def add_host_loss(p: Parser) -> None:
     about = "use hosts that returned: at the next `restart`, or restart for them after a time such as 10m"
     _option(hosts, "--rejoin WHEN", about, type=rejoin)
     about = "treat a host as lost after DURATION without contact (default: 5s with --spares or --min-hosts, else 20s)"
-    _option(hosts, "--lost-after DURATION", about, type=seconds)
+    _option(hosts, "--lost-after DURATION", about, type=silence)
     _flag(hosts, "--avoid-bad", "do not use hosts whose hardware failed in earlier jobs")
     about = "poll CMD on each host (or `aws`, `gcp`, `azure`) to learn that the host is about to go away"
     _option(hosts, "--notice CMD", about)
