@@ -138,7 +138,7 @@ class Recovery(AttemptRunner):
             found = self.roster.next()
             if isinstance(found, Seating) and len(found.seats) > len(self.roster.seats):
                 wait = max(0.0, attempt.start + self._spec.rejoin - time.time())
-                why = f"{count(len(found.seats), 'host')} are ready (--rejoin {self._spec.rejoin:g})"
+                why = f"{count(len(found.seats), 'host')} are ready (--rejoin {self._spec.rejoin:g}s)"
                 self._growing = asyncio.get_running_loop().call_later(wait, attempt.end_as_planned, why)
 
     # --- the loop -------------------------------------------------------------------------------------------
