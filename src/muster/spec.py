@@ -14,6 +14,9 @@ from muster.shared.wire import LEASE
 LEASE_ALONE = 20.0
 """Default of `lost_after` for a job that cannot replace a host, so waiting for the network costs nothing."""
 
+SHORTEST_LEASE = 2.0
+"""Minimum of `lost_after` in seconds; a busy host may be silent for longer than a second."""
+
 RESTARTS = 20
 """Default of `restarts` for a job with spares or `min_hosts`, which are useless without."""
 
@@ -224,7 +227,7 @@ _LEAST = {
     "restarts": 0,
     "spares": 0,
     "min_hosts": 1,
-    "lost_after": 2,
+    "lost_after": SHORTEST_LEASE,
     "rejoin": 0,
     "grace": 0,
     "hang_after": 0,

@@ -69,7 +69,7 @@ def test_with_rejoin_the_job_grows_when_the_host_has_returned(site: Site) -> Non
     done = job.wait()
     ended_well(done)
     assert "muster: h3 is back and is a spare now" in done.err
-    assert "muster: planned restart (2 hosts are ready (--rejoin 1)): 2 hosts again, world size 1 -> 2" in done.err
+    assert "muster: planned restart (2 hosts are ready (--rejoin 1s)): 2 hosts again, world size 1 -> 2" in done.err
     assert "restart 2 of" not in done.err
 
 

@@ -175,8 +175,8 @@ def test_a_function_is_called_again_on_the_spare_and_knows_what_was_lost(site: S
 def test_bad_use_gets_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "x.py").write_text("")
     for options, sentence in [
-        ("--spares 2 -H a,b", "--spares 2 leaves no host to run ranks, of 2 hosts"),
-        ("--spares 1", "--spares 1 leaves no host to run ranks, of 1 host"),
+        ("--spares 2 -H a,b", "--spares 2 leaves no host for ranks: the job has 2 hosts"),
+        ("--spares 1", "--spares 1 leaves no host for ranks: the job has 1 host"),
         ("--min-hosts 3 -H a,b", "--min-hosts 3 is more than the job has: 2 hosts"),
         ("--min-hosts 3 --spares 1 -H a,b,c", "--min-hosts 3 is more than the job has: 2 hosts and 1 spare"),
         ("--rejoin 0 -H a,b", "--rejoin has no effect without --min-hosts"),

@@ -66,6 +66,20 @@ def test_every_command_refuses_a_wrong_duration_in_the_same_way(
     assert capsys.readouterr().err.startswith(error)
 
 
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        (["--lost-after", "0"], "--lost-after: must be at least 2s, got `0`"),
+        (["--lost-after", "500ms"], "--lost-after: must be at least 2s, got `500ms`"),
+        (["--rejoin", "soon"], "--rejoin: must be `restart` or a duration such as 30s, 10m or 1h30m, got `soon`"),
+    ],
+    ids=["zero", "short", "rejoin"],
+)
+def test_wrong_times_for_lost_hosts_are_explained(option: list[str], sentence: str, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", *option, "train.py"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
 def test_an_age_may_have_any_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     assert main(["ps", "--prune", "--older", "90m"]) == 0

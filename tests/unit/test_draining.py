@@ -270,6 +270,28 @@ def test_muster_drain_of_a_draining_host_is_refused_unless_it_goes_away_sooner()
     run(main)
 
 
+def test_muster_drain_of_a_host_without_ranks_can_be_repeated():
+    async def main() -> None:
+        job = Job("abc", spares=1)
+        job.drain.request("c", None)
+        assert job.drain.request("c", None) == "c is already drained (muster drain); no rank runs there"
+        assert len(job.said) == 1
+
+    run(main)
+
+
+def test_ranks_that_did_not_end_in_time_are_not_reported_as_ended():
+    async def main() -> None:
+        job = Job("abc", spares=1)
+        job.drain.request("a", 0)
+        await wait_until_async("the time is over", lambda: "ranks 0, 1 did not end in time" in job.said)
+        job.attempt.over.set()
+        job.attempt.drain()
+        assert "did not end in time" in job.said[-1]
+
+    run(main)
+
+
 def test_muster_drain_before_the_ranks_start_says_so():
     async def main() -> None:
         job = Job("abc", spares=1)

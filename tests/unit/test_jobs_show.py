@@ -315,3 +315,21 @@ def test_stop_never_guesses_among_several(capfd: pytest.CaptureFixture[str]):
     assert f"2 jobs are running: {B}, {A}" in capfd.readouterr().err
     assert main(["stop", "--all", A]) == 2
     assert "--all and JOB exclude each other" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("sentence", "command"),
+    [
+        ("requeueing Slurm job 12 (1 of 3)", "`scancel 12`"),
+        ("lost b; requeueing PBS job 7.pbs (2 of 3)", "`qdel 7.pbs`"),
+        ("", "scancel (Slurm) or qdel (PBS)"),
+    ],
+    ids=["Slurm", "PBS", "unknown"],
+)
+def test_stop_of_a_requeued_job_says_how_to_cancel_it(sentence: str, command: str, capfd: pytest.CaptureFixture[str]):
+    job(A, phase="ended", exit_code=0, stopped_by="requeue", sentence=sentence)
+    assert main(["stop", "aaaa"]) == 2
+    said = (
+        f"error: job {A} is in the queue of its scheduler again, which will start it\n\nhint: cancel it with {command}"
+    )
+    assert capfd.readouterr().err.startswith(said)

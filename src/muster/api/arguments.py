@@ -8,6 +8,7 @@ from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 from muster.errors import UsageError
+from muster.spec import SHORTEST_LEASE
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 """Seconds in each unit of a duration."""
@@ -153,6 +154,20 @@ def seconds(text: str) -> float:
     return value
 
 
+def silence(text: str) -> float:
+    """Read how long a host may be silent before it is lost."""
+    value = seconds(text)
+    if value < SHORTEST_LEASE:
+        raise argparse.ArgumentTypeError(f"must be at least {SHORTEST_LEASE:g}s, got `{text}`")
+    return value
+
+
 def rejoin(text: str) -> float:
-    """Read when returned hosts are used: `restart` (0), or a duration."""
-    return 0.0 if text == "restart" else seconds(text)
+    """Read when returned hosts are used: `restart` or 0, or a duration."""
+    if text == "restart":
+        return 0.0
+    try:
+        return seconds(text)
+    except argparse.ArgumentTypeError:
+        sentence = f"must be `restart` or a duration such as 30s, 10m or 1h30m, got `{text}`"
+        raise argparse.ArgumentTypeError(sentence) from None

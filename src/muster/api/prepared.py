@@ -119,7 +119,9 @@ def _checked_recovery(spec: RunSpec, choice: Choice) -> RunSpec:
     hosts, used = len(choice.hosts), len(choice.hosts) - spec.spares
     if spec.spares and used < 1:
         fix = f"use `--spares {hosts - 1}` or fewer" if hosts > 1 else "add hosts with -H, or leave --spares out"
-        raise UsageError(f"--spares {spec.spares} leaves no host to run ranks, of {count(hosts, 'host')}", hint=fix)
+        raise UsageError(
+            f"--spares {spec.spares} leaves no host for ranks: the job has {count(hosts, 'host')}", hint=fix
+        )
     if spec.min_hosts and spec.min_hosts > used:
         spare = f" and {count(spec.spares, 'spare')}" if spec.spares else ""
         raise UsageError(

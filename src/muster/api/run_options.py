@@ -14,7 +14,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, rejoin, seconds
+from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, rejoin, seconds, silence
 from muster.api.torchrun_options import add_torchrun, refuse
 from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
@@ -86,7 +86,10 @@ def add_what(p: Parser) -> None:
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
         _flag(what, f"--no-{name}", about, dest=name, action="store_false")
-    about = "restart all ranks after a failure, up to N times in a row without progress (default: 0; 20 with --spares)"
+    about = (
+        "restart all ranks after a failure, up to N times in a row without progress (default: 0; 20 with --spares or "
+        "--min-hosts)"
+    )
     _option(what, "--restarts N", about, type=natural)
     about = "time for ranks to exit after Ctrl-C or SIGTERM, such as 30s or 2m (default: 5s)"
     _option(what, "--grace DURATION", about, type=seconds)
@@ -108,14 +111,14 @@ def add_host_loss(p: Parser) -> None:
     _option(hosts, "--spares N", "keep the last N hosts ready to replace lost ones; they run no ranks", type=natural)
     about = "continue with fewer hosts, at least N, when a host is lost and no spare is left"
     _option(hosts, "--min-hosts N", about, type=positive)
-    about = "use hosts that returned: at the next `restart`, or restart for them after a time such as 10m"
+    about = "with --min-hosts, use hosts that return: at the next `restart`, or by a restart after a time such as 10m"
     _option(hosts, "--rejoin WHEN", about, type=rejoin)
     about = "treat a host as lost after DURATION without contact (default: 5s with --spares or --min-hosts, else 20s)"
-    _option(hosts, "--lost-after DURATION", about, type=seconds)
+    _option(hosts, "--lost-after DURATION", about, type=silence)
     _flag(hosts, "--avoid-bad", "do not use hosts whose hardware failed in earlier jobs")
-    about = "poll CMD on each host (or `aws`, `gcp`, `azure`) to learn that the host is about to go away"
+    about = "run CMD on each host every 2s; exit code 0: the host is about to go away (or use `aws`, `gcp`, `azure`)"
     _option(hosts, "--notice CMD", about)
-    about = "signal for all ranks when a host is about to go away (default: USR1)"
+    about = "signal that asks all ranks to save when a host is about to go away (default: USR1)"
     _option(hosts, "--drain-signal NAME", about, choices=("USR1", "USR2", "TERM", "INT", "HUP"))
 
 

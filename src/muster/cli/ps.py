@@ -44,7 +44,7 @@ STATE
   failed 3           exit code 3
   stopped            by a signal, Ctrl-C or `muster stop`
   requeued           its scheduler will run it again (`muster submit --requeue`)
-  controller died    it was killed, or its machine went down; its agents stop all ranks within 10 s
+  controller died    it was killed, or its machine went down; its agents stop all ranks within 20 s
   running on NAME    on another machine with the same home directory
   silent on NAME     the same, but it has written nothing for 15 s
   running on NAME 5 min ago

@@ -77,7 +77,7 @@ def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator
                 raise
             raise HostError(
                 place.host.name,
-                f"the controller of job {folder.name} is there, but {error.why}",
+                f"could not reach the controller of job {folder.name} ({error.why})",
                 hint=f"{error.hint or 'try again'}; the job keeps running meanwhile",
             ) from None
         remote.taken_errors()

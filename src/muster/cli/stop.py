@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import time
@@ -12,7 +13,7 @@ from muster.api.arguments import Parser, option, seconds
 from muster.errors import EXIT_MUSTER, MusterError, RemoteJob, UsageError
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, find, here, read_job, running_jobs, short_id, the_running_one
-from muster.jobs.ps_text import how_it_ended
+from muster.jobs.ps_text import REQUEUE, how_it_ended
 from muster.jobs.running_job import has_gone, running_here, wait_until_gone
 from muster.jobs.state import JobState
 from muster.text import printable
@@ -59,11 +60,21 @@ def main(argv: list[str]) -> int:
     if args.all:
         return _stop_all(argv, grace, stacks=args.stacks)
     job = _find(args.job) if args.job is not None else the_running_one("muster stop")
+    if job.life == "ended" and job.state is not None and job.state.stopped_by == REQUEUE:
+        raise UsageError(f"job {job.id} {how_it_ended(job)}, which will start it", hint=_cancel(job.state.sentence))
     if job.life in ("ended", "died", "unknown"):
         sys.stderr.write(f"muster: job {job.id} {how_it_ended(job)}; nothing to stop\n")
         return 0
     _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=args.stacks)
     return _wait(job, grace)
+
+
+def _cancel(sentence: str) -> str:
+    """What to type to cancel a requeued job; the end of its verdict has the scheduler's id."""
+    found = re.search(r"requeueing (Slurm|PBS) job ([\w.\[\]-]+)", sentence)
+    if found is None:
+        return "cancel it with scancel (Slurm) or qdel (PBS)"
+    return f"cancel it with `{'scancel' if found[1] == 'Slurm' else 'qdel'} {found[2]}`"
 
 
 def _find(text: str) -> KeptJob:

@@ -123,6 +123,8 @@ class Drain:
             raise MusterError(f"job {job} has not started its ranks yet", hint="try again when it has")
         found = leaving(left, "muster drain", time.time())
         known = self._hosts.get(host)
+        if known is not None and not self._runs_ranks(host):
+            return f"{host} is already drained ({known.why}); no rank runs there"
         if known is not None and not _is_earlier(found, known):
             raise UsageError(f"{host} is already draining ({known.why})", hint="`muster top` shows when it goes away")
         is_needed = self._recovery.roster.is_used(host) and isinstance(self._next(without=host), Shortage)

@@ -146,7 +146,7 @@ class Recovery(AttemptRunner):
         is_ending = attempt.drain is not None or attempt.ended_well or self.requeue.is_warned
         if not is_ending and isinstance(found, Seating) and len(found.seats) > len(self.roster.seats):
             hosts = count(len(found.seats), "host")
-            attempt.end_as_planned(f"{hosts} are ready (--rejoin {self._spec.rejoin:g})")
+            attempt.end_as_planned(f"{hosts} are ready (--rejoin {self._spec.rejoin:g}s)")
 
     # --- the loop -------------------------------------------------------------------------------------------
 
