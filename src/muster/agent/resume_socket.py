@@ -10,7 +10,7 @@ import selectors
 import socket
 
 from ..shared.resume_proof import is_proof, proof
-from ..shared.wire import encode
+from ..shared.wire import ProtocolError, encode
 from .channel import Pipes
 from .controller_session import clock
 
@@ -129,7 +129,7 @@ class Claim:
         try:
             message = json.loads(line)
             validate(message, RESUMING, "do")
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, ProtocolError):
             self.close()
             return
         got, nonces = message["got"], (self._nonce, message["nonce"])
