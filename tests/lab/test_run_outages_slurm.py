@@ -83,3 +83,17 @@ def test_agents_that_are_refused_by_their_controllers_port_end_at_once(engine: S
         lambda: not any("lines.py" in line for lines in engine.left().values() for line in lines),
         20,
     )
+
+
+def test_the_time_for_which_a_job_was_suspended_does_not_count_as_silence(engine: SlurmEngine, stop: Path) -> None:
+    job = engine.batch(RANKS, "--no-check", "--no-zygote", "--lost-after", "4", "lines.py", stop.name)
+    for host in RANKS:
+        wait_until(f"lines of {host}", lambda host=host: f"[{host}" in job.out, 60, lambda: job.err)
+    engine.shell(f"scontrol suspend {job.id}")
+    time.sleep(8)
+    engine.shell(f"scontrol resume {job.id}")
+    begin = job.out.count("\n")
+    wait_until("more lines", lambda: job.out.count("\n") > begin + 400, 30, lambda: job.said)
+    stop.touch()
+    done = job.wait(60)
+    assert done.code == 0, done.said[-3000:]

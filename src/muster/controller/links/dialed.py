@@ -53,6 +53,8 @@ class Caller:
         """Whether its output is not shown, because its host is lost."""
         self._connector = connector
         self.is_over = False
+        self.ended: set[str] = set()
+        """The hosts whose agents have ended, as its output says."""
         self._words = Output(lambda line: connector.on_line(self, line))
         self._ending: asyncio.Task[None] | None = None
         try:
@@ -129,8 +131,6 @@ class DialedConnector:
         self._callers: list[Caller] = []
         self._order_text = ""
         self._why_ended: str | None = None
-        self._ended: set[str] = set()
-        """The hosts whose agents have ended, as their start command says."""
 
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
@@ -271,7 +271,7 @@ class DialedConnector:
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A start command has printed a line."""
-        self._ended.update(self.launch.engine.ended_agents(line))
+        caller.ended.update(self.launch.engine.ended_agents(line))
         reason = self.launch.engine.why_ended(line)
         if reason is not None:
             caller.reason = reason
@@ -288,8 +288,8 @@ class DialedConnector:
 
     def has_ended(self, link: AgentLink) -> bool:
         """Whether the start command of an agent has ended, or says that the agent has."""
-        over = any(caller.is_over for caller in self._callers if link.spec in caller.command.agents)
-        return over or link.spec.host.name in self._ended
+        *_, caller = (caller for caller in self._callers if link.spec in caller.command.agents)
+        return caller.is_over or link.spec.host.name in caller.ended
 
     def on_end(self, command: StartCommand, code: int | None) -> None:
         """A start command has exited before the end of the job."""

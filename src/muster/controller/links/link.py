@@ -21,7 +21,7 @@ from muster.errors import HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
-from muster.shared.wire import LEASE, ProtocolError, VersionError, check_version
+from muster.shared.wire import HEARTBEAT, LEASE, ProtocolError, VersionError, check_version
 
 SUSPECT_AFTER = 1.5
 """Seconds without a message after which the screen names the host."""
@@ -77,8 +77,8 @@ class AgentLink(AgentRequests):
         self._up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._gone = asyncio.Event()
         self._suspected = False
-        self._heard = self._last_heard = self._answered = time.monotonic()
-        self._round_trip = float("inf")
+        self._heard = self._last_heard = self._answered = self._ponged = time.monotonic()
+        self._round_trip = self._lag = float("inf")
         self._replies: dict[int, tuple[str, asyncio.Future[Any]]] = {}
         self._own: dict[str, Callable[[Any], None]] = {
             "up": self._on_up,
@@ -202,6 +202,7 @@ class AgentLink(AgentRequests):
     def _on_up(self, message: Up) -> None:
         check_version(message["protocol"], "its agent")
         self.facts = message
+        self._answered = self._ponged = time.monotonic()
         # Accurate to the latency of a message, until the first ping returns.
         self.clock_offset = message["time"] - time.time()
         _log.info("%s is up: %s", self.name, {name: message[name] for name in _LOGGED_FACTS if name in message})
@@ -234,7 +235,7 @@ class AgentLink(AgentRequests):
 
     def _on_resumed(self, lines: Sequence[bytes]) -> None:
         self._on_contact()
-        self._answered = self._last_heard
+        self._answered = self._ponged = self._last_heard
         self._take(lines)
         self.ping()
 
@@ -274,7 +275,7 @@ class AgentLink(AgentRequests):
         if silence > self._lease:
             self.lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
             return
-        if silence > RECONNECT_AFTER or not self._is_answered:
+        if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self._lease / 3):
             self.lines.reconnect()
         if silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
@@ -284,14 +285,17 @@ class AgentLink(AgentRequests):
             self._hand_on({"t": "host", "state": "up"})
 
     @property
-    def _is_answered(self) -> bool:
-        """Whether the agent has received a recent ping; lines that it sent before prove nothing, and may be many."""
-        return time.monotonic() - self._answered < max(RECONNECT_AFTER, self._lease / 3)
-
-    @property
     def silence(self) -> float:
         """Seconds since the last message from the host."""
         return time.monotonic() - self._last_heard
+
+    def _works_both_ways(self) -> bool:
+        """Whether pongs answer recent pings, or arrive steadily behind much output; one alone may be an old one."""
+        now = time.monotonic()
+        since, lag = now - self._ponged, now - self._answered
+        is_steady = HEARTBEAT * 0.8 < since < SUSPECT_AFTER and lag <= self._lag + 0.2
+        self._ponged, self._lag = now, lag
+        return lag < SUSPECT_AFTER or is_steady
 
     def _seconds_away(self) -> float:
         """How long the host was silent in all; a reply cannot come meanwhile."""
@@ -303,6 +307,7 @@ class AgentLink(AgentRequests):
         self._away += seconds
         self._last_heard = min(self._last_heard + seconds, now)
         self._answered = min(self._answered + seconds, now)
+        self._ponged = min(self._ponged + seconds, now)
 
     def our_time(self, theirs: float) -> float:
         """Convert a time of the host's clock to the controller's clock."""
@@ -322,7 +327,7 @@ class AgentLink(AgentRequests):
         self.lines.sent.acknowledge(message["got"])
         while self._pings and self._pings[0][0] <= message["got"]:
             self._answered = max(self._answered, self._pings.popleft()[1])
-        if self._is_answered:
+        if self._works_both_ways():
             self.lines.is_fine()
         now = time.time()
         round_trip = now - message["sent"]

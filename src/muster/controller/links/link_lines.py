@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.controller.links.line import Line, WayBack
 from muster.shared.line_log import LineLog
 from muster.shared.wire import GREETING, LineReader, encode
+
+_ANSWER_LIMIT = 2.0
+"""Seconds for the agent to continue over a new connection before another one may be used."""
 
 _log = logging.getLogger("muster.link")
 
@@ -35,6 +39,7 @@ class LinkLines:
         self._on_resumed = on_resumed
         self._new: Line | None = None
         """The connection that the agent was asked to continue over."""
+        self._asked = 0.0
 
     def attach(self, line: Line, payload: bytes, lease: float) -> None:
         """Use the first connection: send the agent's code over it, and the terms of the session."""
@@ -86,10 +91,13 @@ class LinkLines:
 
     def begin_resume(self, line: Line) -> bool:
         """Whether to ask the agent to continue over a new connection; from then on nothing comes over the old one."""
-        if self.is_over or self._new is not None:
+        now = time.monotonic()
+        if self.is_over or (self._new is not None and now - self._asked < _ANSWER_LIMIT):
             return False
+        if self._new is not None:
+            self._new.close()
         self.drop()
-        self._new = line
+        self._new, self._asked = line, now
         return True
 
     def failed_to_resume(self, line: Line) -> None:

@@ -31,9 +31,9 @@ GREETING = b"\x1emuster-bridge\x1e\n"
 """What the program on the host writes first."""
 
 # It ends with its agent or with its ssh connection. If only its stdin ends, the controller has closed it, and the agent
-# sees the same; if its stdout is closed, too, ssh has ended.
+# sees the same; if its stdout is closed, too, ssh has ended. It imports only modules in C, which takes 20 ms less.
 _BRIDGE = """\
-import json,os,select,socket,threading
+import os,select,_socket,_thread
 def copy():
  while 1:
   data=os.read(0,65536)
@@ -41,12 +41,12 @@ def copy():
   peer.sendall(data)
  peer.shutdown(1)
 place=open("/proc/sys/kernel/random/boot_id").read().strip()+" "+os.readlink("/proc/self/ns/net")
-peer=socket.socket(socket.AF_UNIX)
+peer=_socket.socket(_socket.AF_UNIX)
 try:peer.connect("\\0"+{name!r});found=True
 except ConnectionRefusedError:found=False
-os.write(1,{greeting!r}+json.dumps(dict(t="bridge",place=place,found=found)).encode()+b"\\n")
+os.write(1,{greeting!r}+b'{{"t":"bridge","place":"%s","found":%s}}\\n'%(place.encode(),(b"false",b"true")[found]))
 if not found:os._exit(0)
-threading.Thread(target=copy,daemon=True).start()
+_thread.start_new_thread(copy,())
 poll=select.poll()
 poll.register(peer,select.POLLIN)
 poll.register(1,0)
