@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import os
 import selectors
 import socket
+import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,11 +17,18 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from messages import UP
+from waiting import ending, wait_until_async
 
+from muster.agent import controller_session
 from muster.agent.channel import Pipes
 from muster.agent.controller_session import ControllerSession
+from muster.controller.links.link import AgentLink
 from muster.controller.links.link_lines import LinkLines
+from muster.controller.links.reconnect import BETWEEN, Reconnect
 from muster.controller.links.resuming import Resuming
+from muster.engines.engine import AgentSpec
+from muster.hosts import Host
 from muster.shared.wire import GREETING, encode
 
 pytestmark = [
@@ -264,3 +275,118 @@ def test_whatever_a_stranger_on_the_agents_socket_says_the_controller_goes_elsew
         both.reconnect(seen=True)
         both.deliver_all()
         assert both.lines.line is both.cable
+
+
+FLOOD = """
+import os, socket, sys
+os.setuid(65534)
+peers = []
+for _ in range(200):
+    peers.append(socket.socket(socket.AF_UNIX))
+    peers[-1].connect("\\0" + sys.argv[1])
+    peers[-1].setblocking(False)
+    if len(peers) == 60:
+        print("connected", flush=True)
+        sys.stdin.readline()
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs another user")
+def test_connections_of_other_users_do_not_displace_that_of_the_controller():
+    with pair() as both:
+        argv = [sys.executable, "-Sc", FLOOD, both.lines.name]
+        with ending(subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as flood:
+            assert flood.stdout is not None
+            assert flood.stdin is not None
+            assert flood.stdout.readline() == b"connected\n"
+            both.reconnect(seen=True)
+            flood.stdin.write(b"\n")
+            flood.stdin.flush()
+            while flood.poll() is None:
+                both.turn()
+            assert flood.returncode == 0
+            both.deliver_all()
+            assert both.lines.line is both.cable
+
+
+def test_ranks_of_a_dead_controller_end_in_time_although_ssh_ended_a_little_later(monkeypatch: pytest.MonkeyPatch):
+    now = controller_session.clock()
+    monkeypatch.setattr(controller_session, "clock", lambda: now)
+    with pair() as both:
+        both.cable.end.shutdown(socket.SHUT_WR)  # the controller was killed
+        both.turn()
+        now += 0.9
+        both.cable.end.close()  # ssh could not write the next output
+        both.turn()
+        assert not both.ended
+        now += 5.2
+        both.turn()
+        assert both.ended == ["the connection broke, and the controller did not return for 6 s"]
+
+
+class Counted(Reconnect):
+    """Notes when it begins a connection."""
+
+    begun: list[float]
+
+    def __init__(self, link: AgentLink) -> None:
+        super().__init__(link, [["true"]], boxed=False)
+        self.begun = []
+
+    def failed(self, line: Any) -> None:
+        self.begun.append(line.begin)
+        super().failed(line)
+
+
+def with_link(use: Any) -> None:
+    async def main() -> None:
+        spec = AgentSpec(host=Host(name="far"), name="far")
+        link = AgentLink(spec, lambda _, event: None, lambda _, text: None)
+        link.facts = UP  # type: ignore[assignment]
+        link._up.set_result(None)
+        await use(link)
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_connections_that_break_at_once_are_not_replaced_more_often_than_every_second():
+    async def use(link: AgentLink) -> None:
+        back = Counted(link)
+        for count in (1, 2):
+            back.begin()
+            await wait_until_async("the end of a connection", lambda count=count: len(back.begun) == count)
+            back.end()
+        assert back.begun[1] - back.begun[0] >= BETWEEN * 0.9
+
+    begin = time.monotonic()
+    with_link(use)
+    assert time.monotonic() - begin < 50
+
+
+@pytest.mark.parametrize(
+    ("place", "found", "leads", "lost"),
+    [
+        (UP["place"], True, True, None),
+        (UP["place"], False, False, "far: its agent died"),
+        ("another", True, False, None),
+        ("another", False, False, None),
+    ],
+)
+def test_a_bridge_leads_to_the_agent_only_on_its_own_host(place: str, found: bool, leads: bool, lost: str | None):
+    async def use(link: AgentLink) -> None:
+        back = Reconnect(link, [["true"]], boxed=False)
+        assert back.leads_to_agent({"t": "bridge", "place": place, "found": found}) == leads
+        assert (str(link.lost) if link.lost else None) == lost
+
+    with_link(use)
+
+
+def test_what_listens_on_the_agents_socket_cannot_speak_as_the_bridge():
+    with pair() as both:
+        near, far = socket.socketpair()
+        with near, far:
+            told: list[bool] = []
+            resuming = Resuming(both.lines, Cable(near), on_bridge=lambda message: not told.append(message["found"]))
+            assert resuming.on_data(b'{"t":"bridge","place":"p","found":true}\n')
+            assert not resuming.on_data(b'{"t":"bridge","place":"p","found":false}\n')
+            assert told == [True]

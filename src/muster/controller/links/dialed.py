@@ -189,7 +189,6 @@ class DialedConnector:
             await caller.end()
         self.payload = payload
         self.returning.append(link)
-        self._ended.discard(link.spec.host.name)
         caller = self._start(command)
         caller.is_quiet = True
         self._callers.append(caller)

@@ -32,8 +32,9 @@ class Resuming:
         line: Line,
         *,
         greeting: bytes | None = None,
-        on_bridge: Callable[[Bridge], None] = lambda message: None,
+        on_bridge: Callable[[Bridge], bool] | None = None,
     ) -> None:
+        """`on_bridge` says whether the bridge, which speaks first if there is one, leads to the agent."""
         self.has_asked = False
         """Whether the agent has been asked to continue over this connection."""
         self.lines = lines
@@ -57,7 +58,9 @@ class Resuming:
             except (ValueError, RecursionError, ProtocolError):  # anybody there may listen on the agent's socket
                 return False
             if message["t"] == "bridge":
-                self._on_bridge(message)
+                on_bridge, self._on_bridge = self._on_bridge, None
+                if on_bridge is None or not on_bridge(message):
+                    return False
             elif message["t"] == "challenge":
                 self._ask(message["nonce"])
             else:
