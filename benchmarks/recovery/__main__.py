@@ -22,7 +22,7 @@ from benchmarks.recovery.stage import Stage
 PAGE = Path(__file__).parents[2] / "docs" / "measurements" / "recovery.md"
 MARKS = {
     name: (f"<!-- {name}: python -m benchmarks.recovery writes this -->", f"<!-- end of {name} -->")
-    for name in ("figures", "peers", "matrix")
+    for name in ("figures", "peers", "matrix", "slurm")
 }
 
 
@@ -54,7 +54,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = machine.describe()
     with tempfile.TemporaryDirectory(prefix="muster-recovery-") as folder:
         if options.matrix:
-            tables = {"matrix": matrix(Path(folder), options.rounds, options.only, slurm=options.slurm)}
+            tables = {
+                "slurm" if options.slurm else "matrix": matrix(
+                    Path(folder), options.rounds, options.only, slurm=options.slurm
+                )
+            }
         else:
             tables = figures(Path(folder), options)
     about["load after"] = machine.load()

@@ -8,7 +8,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from benchmarks.experiment import Failed
 from benchmarks.recovery.stage import Trial
+from muster.errors import LabError
+
+FILL_ATTEMPTS = 5
 
 
 def _nothing(trial: Trial, host: str) -> None:
@@ -36,6 +40,17 @@ def now(action: Callable[[], object]) -> float:
     begin = time.time()
     action()
     return begin
+
+
+def fill_disk(trial: Trial, host: str) -> float:
+    """Fill the disk of a host while ranks write to it, which may need several attempts."""
+    problem = ""
+    for _ in range(FILL_ATTEMPTS):
+        try:
+            return now(lambda: trial.stage.lab.fill_disk(host))
+        except LabError as error:
+            problem = error.message
+    raise Failed(problem)
 
 
 def kill(pid: int) -> float:
@@ -72,7 +87,7 @@ FAULTS = (
     Fault(
         name="disk",
         title="disk full",
-        strike=lambda trial, host: now(lambda: trial.stage.lab.fill_disk(host)),
+        strike=fill_disk,
         undo=lambda trial, host: trial.stage.lab.heal(host),
         returns=False,
     ),

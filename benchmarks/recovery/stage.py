@@ -126,8 +126,8 @@ class Trial:
         self.wait_for("this", lambda: time.monotonic() > deadline, seconds + 10)
 
     def shown(self, host: str) -> int:
-        """How many lines of this host's counters the screen has shown."""
-        return len(re.findall(rf"^\[{host} +\d+\] step", self.words, re.MULTILINE))
+        """The newest step of this host that the screen has shown."""
+        return max(map(int, re.findall(rf"^\[{host} +\d+\] step (\d+)$", self.words, re.MULTILINE)), default=0)
 
     def beside(self, argv: list[str]) -> InHost:
         """Another command on the host of the controller."""

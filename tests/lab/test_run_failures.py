@@ -379,6 +379,35 @@ def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path) 
     assert sorted(path.name for path in done.folder.glob("attempt-*")) == ["attempt-0", "attempt-1", "attempt-2"]
 
 
+SAVES = """
+import os, sys, time, torch, torch.distributed as dist
+attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+print("attempt", attempt, flush=True)
+dist.init_process_group("gloo")
+weight, total = torch.nn.Parameter(torch.ones(1)), torch.ones(1)
+optimizer = torch.optim.SGD([weight], lr=0.1)
+for step in range(5 - attempt):  # fewer than before
+    weight.grad = torch.ones(1)
+    optimizer.step()
+if sys.argv[1] == "save":
+    torch.save({"weight": weight}, "checkpoint.pt")
+for _ in range(25):  # the rank reports its progress every second
+    dist.all_reduce(total)
+    time.sleep(0.1)
+if attempt < 3:
+    raise RuntimeError(f"failure {attempt}")
+"""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("what", "attempts"), [("save", 4), ("nothing", 2)])
+def test_a_restart_after_a_new_checkpoint_is_not_counted(tmp_path: Path, what: str, attempts: int) -> None:
+    write(tmp_path, "saves.py", SAVES)
+    done = run_here(tmp_path, "--nproc", "1", "--no-check", "--restarts", "1", "--grace", "1", "saves.py", what)
+    assert done.code == (0 if what == "save" else 1), done.said
+    assert len(list(done.folder.glob("attempt-*"))) == attempts
+
+
 def test_when_all_attempts_are_used_up_the_last_failure_counts(tmp_path: Path) -> None:
     write(tmp_path, "codes.py", "import os, sys\nn = int(os.environ['TORCHELASTIC_RESTART_COUNT'])\nsys.exit(11 + n)\n")
     done = run_here(tmp_path, "--no-zygote", "--nproc", "1", "--restarts", "2", "codes.py")

@@ -69,7 +69,7 @@ class Job:
         self.recovery = SimpleNamespace(
             attempt=self.attempt,
             roster=roster,
-            requeue=None,
+            requeue=SimpleNamespace(is_possible=False),
             retire=lambda host, why, phase: self.calls.append(("retire", host, why, phase)),
             replace=lambda host, why, phase: self.calls.append(("replace", host, why, phase)),
         )

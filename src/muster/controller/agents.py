@@ -208,13 +208,6 @@ class Agents:
             if not link.lost:
                 self._begin(_unless_lost(link.request("signal", limit=5, number=number)))
 
-    def warn(self, number: int, deadline: float) -> None:
-        """Announce to all ranks until when they must end, with one signal; it does not kill ranks without a handler."""
-        for link in self.used:
-            if not link.lost:
-                moment = deadline + link.clock_offset
-                self._begin(_unless_lost(link.request("deadline", limit=5, time=moment, signal=number)))
-
     async def stop(self, grace: float, on_loss: OnLoss, *, interrupt: bool = False) -> dict[str, list[int]]:
         """End everything that still runs on the remaining hosts, with SIGINT first if `interrupt`.
 

@@ -74,12 +74,11 @@ class Controller:
         self.startup_check = StartupCheck(check, screen.warning)
         self.timeline = Timeline(begin)
         self.events = EventStream(Guard(screen.warning))
-        publish, spec = self.events.publish, job.spec
-        self.agents = Agents(launch, folder, spec.lease, on_event=publish, on_text=screen.host_line)
+        self.agents = Agents(launch, folder, job.spec.lease, on_event=self.events.publish, on_text=screen.host_line)
         self.status = JobStatus(job, launch, begin)
         self.record = JobFiles(self.status, folder, logs)
-        kills = spec.on_hang == "kill"
-        self.monitor = RankMonitor(self.agents, self.status, screen, folder, spec.hang_after, kills)
+        kills = job.spec.on_hang == "kill"
+        self.monitor = RankMonitor(self.agents, self.status, screen, folder, job.spec.hang_after, kills)
         straggler = StragglerMonitor(self.status, screen)
         self.observers = Observers(self.status, self.record, self.monitor, straggler, self.events)
         self.preparation = Preparation(job, screen, check)
@@ -88,7 +87,7 @@ class Controller:
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard, self.ask_gpus)
         self.recovery.after_failure.append(self.blame.after_failure)
         self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
-        self.drain = Drain(spec, self.agents, self.status, self.recovery, self.events, screen.warning)
+        self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
@@ -267,7 +266,7 @@ class Controller:
         warning = self.requeue.on_signal(number, self.attempt, lambda: end_early(self.attempt, self._body))
         self.screen.warning(f"{signal.Signals(number).name}: forwarded to all ranks{warning}")
         if warning and self.requeue.deadline is not None:
-            self.agents.warn(number, self.requeue.deadline)
+            self.drain.announce(self.requeue.deadline, number)
         elif self.attempt is not None:
             self.agents.signal(number)
 

@@ -131,6 +131,11 @@ class Drain:
             )
         return self._take(host, found)
 
+    def announce(self, deadline: float, number: int) -> None:
+        """Let all ranks know when they are ended, for a scheduler that ends the whole job, and send them its signal."""
+        if self._recovery.attempt is not None:
+            self._begin(self._send_deadline(self._recovery.attempt, deadline, number))
+
     # --- notices --------------------------------------------------------------------------------------------
 
     def _on_notice(self, link: AgentLink, event: Notice) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from muster.controller.agents import CONNECT_LIMIT, Agents
+from muster.controller.debug_log import internal_error
 from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import LOGINS_AT_ONCE
 from muster.controller.monitor.job_status import JobStatus
@@ -63,13 +64,13 @@ class HostReturns:
             work.close()
             return
         task = self._tasks[name] = asyncio.ensure_future(work)
-        task.add_done_callback(self._on_done)
+        task.add_done_callback(lambda task: self._on_done(name, task))
 
-    def _on_done(self, task: asyncio.Task[None]) -> None:
-        """Pass an internal error to the loop, which ends the job."""
-        if not task.cancelled() and task.exception() is not None:
-            context = {"message": "a lost host could not be brought back", "exception": task.exception()}
-            task.get_loop().call_exception_handler(context)
+    def _on_done(self, name: str, task: asyncio.Task[None]) -> None:
+        """Report an internal error; the job continues without the host."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            self._screen.warning(f"{name} is not used again: {internal_error(error)}")
 
     async def _repair(self, link: AgentLink) -> None:
         try:

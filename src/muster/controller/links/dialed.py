@@ -287,8 +287,8 @@ class DialedConnector:
 
     def has_ended(self, link: AgentLink) -> bool:
         """Whether the start command of an agent has ended, or says that the agent has."""
-        *_, caller = (caller for caller in self._callers if link.spec in caller.command.agents)
-        return caller.is_over or link.spec.host.name in caller.ended
+        callers = [caller for caller in self._callers if link.spec in caller.command.agents]
+        return any(caller.is_over or link.spec.host.name in caller.ended for caller in callers[-1:])
 
     def on_end(self, command: StartCommand, code: int | None) -> None:
         """A start command has exited before the end of the job."""
