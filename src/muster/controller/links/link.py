@@ -145,6 +145,9 @@ class AgentLink(AgentRequests):
         except VersionError as error:
             self.lose(str(error))
             return
+        except ProtocolError as error:
+            self.lose(f"its agent violated the protocol: {error}")
+            return
         self._take(lines)
         self._unacknowledged += len(data)
         if self._unacknowledged > _ACKNOWLEDGE:
