@@ -30,6 +30,8 @@ from muster.controller.links.reconnect import BETWEEN, Reconnect
 from muster.controller.links.resuming import Resuming
 from muster.engines.engine import AgentSpec
 from muster.hosts import Host
+from muster.shared.protocol import validate
+from muster.shared.requests import REQUESTS
 from muster.shared.wire import GREETING, encode
 
 pytestmark = [
@@ -423,5 +425,15 @@ def test_a_negative_count_acknowledges_nothing():
         link.on_data(encode({"t": "pong", "sent": 0.0, "time": 0.0, "got": -(10**30)}))
         assert not link.lost
         assert link.lines.sent.can_resume(0)
+
+    with_link(use)
+
+
+def test_the_ranks_of_a_host_that_is_given_up_get_no_time_beside_their_replacements():
+    async def use(link: AgentLink) -> None:
+        link.lose("no message from it")
+        stop, bye = map(json.loads, link.lines.sent.after(0).splitlines())
+        assert (stop["do"], stop["grace"], bye["do"]) == ("stop", 0, "bye")
+        validate(stop, REQUESTS, "do")
 
     with_link(use)
