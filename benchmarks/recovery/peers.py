@@ -47,7 +47,7 @@ class Peer:
         return stage.trial(folder, dict.fromkeys(chosen, argv))
 
 
-# With its default, a store that all attempts share, a spare never joins: it waits 60 s for keys of the last attempt.
+# Without it, agents timed out waiting for keys of the new round when a spare should have taken over (2 of 2 runs).
 TORCHRUN = Peer(name="torchrun", program=BIN / "torchrun", environment=("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",))
 
 
