@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import sys
 import time
@@ -50,7 +51,7 @@ import json, re, socket
 names = re.findall(r"@(muster-[0-9a-f]{32})", open("/proc/net/unix").read())
 for name in set(names):
     forged = b'{"do":"resume","nonce":"a","proof":"b","got":0}\n'
-    for answer in (b"\n", b"\xff\n", b"[" * 10000 + b"\n", forged, b"x" * 9000):
+    for answer in (b"\n", b"{}\n", b"\xff\n", b"[" * 10000 + b"\n", forged, b"x" * 9000):
         peer = socket.socket(socket.AF_UNIX)
         peer.settimeout(20)
         peer.connect("\0" + name)
@@ -75,9 +76,10 @@ class Outage:
         for name, text in {"lines": LINES, "writer": WRITER, "stranger": STRANGER}.items():
             (shared / f"{name}.py").write_text(text)
 
-    def start(self, *options: str, much: bool = False) -> HostJob:
+    def start(self, *options: str, much: bool = False, **env: str) -> HostJob:
         program = ("lines.py", self.stop.name, *(("much",) if much else ()))
-        self.job = HostJob(self.lab, "h1", self.shared, "--no-check", "--no-zygote", *options, "-H", "h2,h3", *program)
+        options = ("--no-check", "--no-zygote", *options, "-H", "h2,h3")
+        self.job = HostJob(self.lab, "h1", self.shared, *options, *program, **env)
         for host in ("h2", "h3"):
             wait_until(f"lines of {host}", lambda host=host: f"[{host}" in self.job.out, 60, lambda: self.job.err)
         return self.job
@@ -215,6 +217,29 @@ def test_a_host_that_was_frozen_for_less_than_its_lease_continues(outage: Outage
     outage.lab.thaw("h3")
     wait_until("the host", lambda: "h3 is back" in job.err, 20, lambda: job.err)
     outage.finish()
+
+
+@pytest.fixture
+def masters(outage: Outage) -> Iterator[dict[str, str]]:
+    """The environment of a user with a master connection to each host, as from `ControlMaster auto`."""
+    control = f"-oControlPath={outage.shared}/%h.master"
+    (outage.shared / "bin").mkdir()
+    (outage.shared / "bin/ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} {control} "$@"\n')
+    (outage.shared / "bin/ssh").chmod(0o755)
+    for host in ("h2", "h3"):
+        outage.lab.run("h1", ["ssh", "-fNM", control, host], timeout=30)
+    yield {"PATH": f"{outage.shared}/bin:{os.environ['PATH']}"}
+    for host in ("h2", "h3"):
+        outage.lab.run("h1", ["ssh", "-Oexit", control, host], timeout=30)
+
+
+def test_a_killed_controller_ends_its_ranks_also_behind_a_master_connection(
+    outage: Outage, masters: dict[str, str]
+) -> None:
+    job = outage.start(**masters)
+    job.process.kill()
+    for host in ("h2", "h3"):
+        wait_until("the end of its ranks", lambda host=host: not outage.processes(host, b"lines.py"), 30)
 
 
 def test_nobody_but_the_controller_can_take_over_a_session(outage: Outage) -> None:

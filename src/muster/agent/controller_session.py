@@ -178,8 +178,9 @@ class ControllerSession:
     def _break(self, why: str) -> None:
         """The connection is gone: wait for another one, or end."""
         if self._broken is None:
+            since = clock() if self._ended is None else self._ended
             self._drop()
-            self._broken = clock()
+            self._broken = since
             if not self._can_resume:
                 self._end(why)
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import selectors
 import socket
+import struct
 
 from ..shared.resume_proof import is_proof, proof
-from ..shared.wire import encode
+from ..shared.wire import ProtocolError, encode
 from .channel import Pipes
 from .controller_session import clock
 
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 _MOST = 8
 """Maximum number of connections that have not proved anything yet."""
+
+_WAITING = 128
+"""Maximum number of connections that wait for the agent's loop."""
 
 _LIMIT = 5.0
 """Seconds for the proof."""
@@ -40,22 +44,34 @@ class ResumeSocket:
         self._terms = terms
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind("\0" + terms["name"])
-        self._socket.listen(_MOST)
+        self._socket.listen(_WAITING)
         self._socket.setblocking(False)
         self._claims: list[Claim] = []
         selector.register(self._socket, selectors.EVENT_READ, self._on_connection)
 
     def _on_connection(self) -> None:
-        try:
-            connection, _ = self._socket.accept()
-        except OSError:
-            return
+        for _ in range(_WAITING):
+            try:
+                connection, _address = self._socket.accept()
+            except OSError:
+                return
+            self._admit(connection)
+
+    def _admit(self, connection: socket.socket) -> None:
         with connection:
+            if not self._may_be_ours(connection):
+                return  # else it could take the place of the controller's connection, again and again
             connection.setblocking(False)
             channel = Pipes(connection.fileno(), connection.fileno())
         self._claims.append(Claim(channel, self._session, self._selector, self._terms))
         for claim in self._claims[:-_MOST]:
             claim.close()
+
+    def _may_be_ours(self, connection: socket.socket) -> bool:
+        """Whether its other end is a process of this user; unknown in a container, which may have other user ids."""
+        size = struct.calcsize("iII")
+        _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+        return user in (os.geteuid(), 0) or self._terms["boxed"]
 
     def step(self) -> None:
         """Drop connections that took too long."""
@@ -129,7 +145,7 @@ class Claim:
         try:
             message = json.loads(line)
             validate(message, RESUMING, "do")
-        except (ValueError, RecursionError):
+        except (ValueError, RecursionError, ProtocolError):
             self.close()
             return
         got, nonces = message["got"], (self._nonce, message["nonce"])

@@ -80,6 +80,11 @@ class LineReader:
         """The output before the greeting, which may explain why there is no greeting."""
         self._rest: bytes = b""
 
+    @property
+    def pending(self) -> int:
+        """The number of bytes of the line that is not complete yet."""
+        return len(self._rest)
+
     def feed(self, data: bytes) -> list[Any]:
         """Return the messages completed by `data`; each is any JSON value, still to be validated."""
         import json

@@ -248,7 +248,7 @@ class DialedConnector:
         try:
             hello = json.loads(line)
             validate(hello, HELLO)
-        except (ValueError, RecursionError):  # anyone who can reach the port can send anything
+        except (ValueError, RecursionError, ProtocolError):  # anyone who can reach the port can send anything
             return None, False
         token, key = str(hello["token"]), str(hello["key"])
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):

@@ -145,6 +145,9 @@ class AgentLink(AgentRequests):
         except VersionError as error:
             self.lose(str(error))
             return
+        except ProtocolError as error:
+            self.lose(f"its agent violated the protocol: {error}")
+            return
         self._take(lines)
         self._unacknowledged += len(data)
         if self._unacknowledged > _ACKNOWLEDGE:
@@ -340,6 +343,8 @@ class AgentLink(AgentRequests):
         """Give the host up; if it is only frozen or hung, its agent ends the ranks as soon as it can."""
         if self.lost:
             return
+        # Without grace: replacements of its ranks may start now.
+        self.lines.send({"do": "stop", "id": 0, "grace": 0, "interrupt": False})
         self.lines.send({"do": "bye", "id": 0})
         self.lost = LinkLost(self.name, why)
         self.fail(self.lost)

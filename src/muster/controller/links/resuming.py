@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from muster.shared.events import RESUMED, Bridge
 from muster.shared.protocol import validate
 from muster.shared.resume_proof import is_proof, proof
-from muster.shared.wire import LineReader, encode
+from muster.shared.wire import LineReader, ProtocolError, encode
 
 if TYPE_CHECKING:
     from muster.controller.links.line import Line
@@ -32,8 +32,9 @@ class Resuming:
         line: Line,
         *,
         greeting: bytes | None = None,
-        on_bridge: Callable[[Bridge], None] = lambda message: None,
+        on_bridge: Callable[[Bridge], bool] | None = None,
     ) -> None:
+        """`on_bridge` says whether the bridge, which speaks first if there is one, leads to the agent."""
         self.has_asked = False
         """Whether the agent has been asked to continue over this connection."""
         self.lines = lines
@@ -46,15 +47,20 @@ class Resuming:
     def on_data(self, data: bytes) -> bool:
         """Handle the messages before the proof; returns False if the connection is useless."""
         self._size += len(data)
-        arrived = self._reader.lines(data)
+        try:
+            arrived = self._reader.lines(data)
+        except ProtocolError:  # not the greeting of a bridge
+            return False
         for number, text in enumerate(arrived):
             try:
                 message: Any = json.loads(text)
                 validate(message, RESUMED)
-            except (ValueError, RecursionError):  # anybody on that host may listen on the agent's socket
+            except (ValueError, RecursionError, ProtocolError):  # anybody there may listen on the agent's socket
                 return False
             if message["t"] == "bridge":
-                self._on_bridge(message)
+                on_bridge, self._on_bridge = self._on_bridge, None
+                if on_bridge is None or not on_bridge(message):
+                    return False
             elif message["t"] == "challenge":
                 self._ask(message["nonce"])
             else:
