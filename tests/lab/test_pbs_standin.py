@@ -284,7 +284,7 @@ pbsdsh -n 1 -- {site.bin}/pbs_tmrsh h1 hostname
 
 
 def test_what_a_task_leaves_in_its_session_is_killed_when_its_first_process_ends(site: PbsSite):
-    leave = "sleep 47 & setsid sh -c 'touch left-it; exec sleep 48' & until test -e left-it; do sleep 0.05; done"
+    leave = "sleep 47 & setsid sleep 48 & until pgrep -fx 'sleep 48'; do sleep 0.05; done"
     script = f'pbsdsh -- sh -c "{leave}"; while pgrep -fx "sleep 47"; do sleep 0.1; done; pgrep -ax sleep'
     job = ended(site, script)
     survivors = [line.split(" ", 1)[1] for line in job.output.splitlines() if " " in line]
