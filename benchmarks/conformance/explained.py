@@ -25,7 +25,8 @@ EXPLAINED: dict[str, Explained] = {
     "failure_import_error": _NOT_STARTED,
     "failure_syntax_error": _NOT_STARTED,
     "environment_of_ranks": Explained(
-        lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_(JOB|DEADLINE_FILE)|TORCHELASTIC_(ERROR_FILE|SIGNALS_TO_HANDLE)",
+        lines="MASTER_ADDR (localhost|127.0.0.1)|MUSTER_(JOB|DEADLINE_FILE)|"
+        "TORCHELASTIC_(ERROR_FILE|SIGNALS_TO_HANDLE)",
         why="Muster gives an address that it has tested, the job's id for `muster logs` and the like, and where a rank "
         "finds the deadline of a drain. It needs no error file, because ranks report exceptions themselves.",
     ),

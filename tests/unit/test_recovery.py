@@ -149,7 +149,7 @@ def test_a_job_grows_when_a_host_has_returned():
     async def main() -> None:
         _, attempt = shrunken()
         await asyncio.wait_for(attempt.over.wait(), 30)
-        assert attempt.planned == "2 hosts are ready (--rejoin 0.0001)"
+        assert attempt.planned == "2 hosts are ready (--rejoin 0.0001s)"
 
     run(main)
 
