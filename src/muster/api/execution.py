@@ -13,8 +13,6 @@ from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.links.link import AgentLink
 from muster.controller.startup_check import Check
 from muster.job import Job, make_job_folder
-from muster.jobs.job_folders import read_job
-from muster.jobs.requeue_marks import leave_mark
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 
@@ -58,6 +56,8 @@ def execute(
     try:
         folder = make_job_folder(job.id)
         if prepared.launch.requeue is not None:
+            from muster.jobs.requeue_marks import leave_mark  # most jobs are not requeued
+
             leave_mark(folder, prepared.launch.requeue.mark, prepared.launch.requeue.count or 0)
         for sentence in prepared.notes:
             screen.info(sentence)
@@ -74,6 +74,8 @@ def execute(
             summary=summary,
         )
         if job.first_attempt:
+            from muster.jobs.job_folders import read_job
+
             earlier = read_job(folder).state
             if earlier is not None:
                 controller.status.take_over(earlier)

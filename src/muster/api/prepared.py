@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from muster.api.known_hosts import apply_history
 from muster.controller.notifications import check_ways
 from muster.controller.result_paths import check_patterns
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
@@ -18,12 +17,13 @@ from muster.engines.engine import Choice, Launch
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job, job_folder, new_job_id
-from muster.jobs.requeue_marks import EarlierRuns, find_earlier
 from muster.spec import RESTARTS, RunSpec
 from muster.text import count
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from muster.jobs.requeue_marks import EarlierRuns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,9 +63,17 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool
     choice = choose(spec, os.environ)
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
-    choice, warnings = apply_history(spec, choice) if history else (choice, ())
+    warnings: tuple[str, ...] = ()
+    if history and not spec.lab and choice.engine.name != "local":  # otherwise its hosts are new, or there is no other
+        from muster.api.known_hosts import apply_history
+
+        choice, warnings = apply_history(spec, choice)
     requeue = choice.engine.requeue(os.environ) if spec.target else None
-    earlier = find_earlier(requeue) if requeue is not None and requeue.limit else None
+    earlier: EarlierRuns | None = None
+    if requeue is not None and requeue.limit:
+        from muster.jobs.requeue_marks import find_earlier  # most jobs are not requeued
+
+        earlier = find_earlier(requeue)
     job = make_job(spec, choice, earlier)
     launch = choice.engine.launch(choice, job.spec, str(job_folder(job.id)))
     if requeue is not None:

@@ -16,8 +16,6 @@ from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.monitor.job_status import JobStatus
 from muster.engines.requeue import Requeue
 from muster.errors import EXIT_MUSTER, MusterError
-from muster.jobs.ps_text import REQUEUE
-from muster.jobs.requeue_marks import leave_mark
 from muster.output.screen import Screen
 from muster.text import count
 
@@ -137,6 +135,8 @@ class RequeueWatch:
         sentence = f"{because}requeueing {requeue.title} ({done + 1} of {requeue.limit})"
         self._screen.warning(sentence)
         self._status.attempt_lost(verdict.sentence if is_lost else "time limit")
+        from muster.jobs.ps_text import REQUEUE  # most jobs are not requeued
+
         self._status.stopped_by = REQUEUE
         return Verdict(exit_code=0, sentence=sentence)
 
@@ -154,4 +154,6 @@ class RequeueWatch:
         except MusterError as error:
             raise MusterError(f"could not requeue {self._requeue.title}: {error.message}", hint=error.hint) from None
         if mark is not None:
+            from muster.jobs.requeue_marks import leave_mark
+
             leave_mark(self._folder, mark, self._requeue.count or 0)

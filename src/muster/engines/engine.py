@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Literal
 from muster.agent import dial_back
 from muster.engines.allocation import Allocation
 from muster.engines.container.container import Container, container_reason, host_in, without_scripts
-from muster.engines.requeue import Requeue
 from muster.environment import carried
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
@@ -23,6 +22,7 @@ from muster.shared import bootstrap
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
+    from muster.engines.requeue import Requeue
     from muster.submit.scheduler import Scheduler
 
 PIPED_AGENT = bootstrap.COMMAND

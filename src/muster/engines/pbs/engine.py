@@ -28,9 +28,8 @@ from muster.engines.engine import (
     one_per_host,
 )
 from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text
-from muster.engines.pbs.pbs_requeue import read_requeue
 from muster.engines.pbs.qstat import pbs_program, read_pbs_here
-from muster.engines.requeue import VARIABLES, Requeue, tracking_env
+from muster.engines.requeue import VARIABLES, tracking_env
 from muster.engines.ssh.engine import SshEngine
 from muster.environment import carried
 from muster.errors import HostError, MusterError
@@ -41,6 +40,7 @@ if TYPE_CHECKING:
     import argparse
 
     from muster.engines.pbs.batch import Pbs
+    from muster.engines.requeue import Requeue
 
 _STATUS = re.compile(r"task 0x[0-9a-fA-F]+ exit status (\d+)")  # all that pbsdsh prints, on its stdout
 _NO_PROGRAM = 254
@@ -116,6 +116,8 @@ class PbsEngine(Engine):
 
     def requeue(self, env: Mapping[str, str]) -> Requeue | None:
         """qrerun, or qsub where users may not use it."""
+        from muster.engines.pbs.pbs_requeue import read_requeue
+
         return read_requeue(env)
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:

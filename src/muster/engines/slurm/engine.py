@@ -24,10 +24,9 @@ from muster.engines.engine import (
     in_container,
     one_per_host,
 )
-from muster.engines.requeue import VARIABLES, Requeue, tracking_env
+from muster.engines.requeue import VARIABLES, tracking_env
 from muster.engines.slurm.environment import in_slurm_allocation, read_slurm
 from muster.engines.slurm.job_gpus import gpus_of_job
-from muster.engines.slurm.slurm_requeue import WITHOUT_BATCH_HOST, read_requeue
 from muster.errors import MusterError, UsageError
 from muster.hosts import expand
 from muster.plan import Plan
@@ -36,6 +35,7 @@ from muster.spec import RunSpec
 if TYPE_CHECKING:
     import argparse
 
+    from muster.engines.requeue import Requeue
     from muster.engines.slurm.batch import Slurm
 
 # Options for the job's own tasks, which srun would apply to the agents, of which there is one per host.
@@ -100,6 +100,8 @@ class SlurmEngine(Engine):
             gpus=gpus_of_job(os.environ),
             alone=can_lack_hosts(spec),
         )
+        from muster.engines.slurm.slurm_requeue import WITHOUT_BATCH_HOST  # here, because other engines do not need it
+
         can_lack = can_lack_hosts(spec)
         orphaned = WITHOUT_BATCH_HOST if can_lack and box is None else ""
         return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack, orphaned=orphaned)
@@ -115,6 +117,8 @@ class SlurmEngine(Engine):
 
     def requeue(self, env: Mapping[str, str]) -> Requeue | None:
         """scontrol requeue."""
+        from muster.engines.slurm.slurm_requeue import read_requeue
+
         return read_requeue(env)
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
