@@ -8,7 +8,6 @@ from collections.abc import Container, Sequence
 from typing import Any, NoReturn
 
 from muster.errors import UsageError
-from muster.spec import SHORTEST_LEASE
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 """Seconds in each unit of a duration."""
@@ -156,6 +155,8 @@ def seconds(text: str) -> float:
 
 def silence(text: str) -> float:
     """Read how long a host may be silent before it is lost."""
+    from muster.spec import SHORTEST_LEASE  # here, because commands without a run do not load it
+
     value = seconds(text)
     if value < SHORTEST_LEASE:
         raise argparse.ArgumentTypeError(f"must be at least {SHORTEST_LEASE:g}s, got `{text}`")

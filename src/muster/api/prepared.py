@@ -64,7 +64,7 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool
     if hosts is not None:
         choice = replace(choice, hosts=tuple(hosts))
     warnings: tuple[str, ...] = ()
-    if history and not spec.lab and choice.engine.name != "local":  # otherwise its hosts are new, or there is no other
+    if history and choice.engine.name != "local":  # there is no other host to choose
         from muster.api.known_hosts import apply_history
 
         choice, warnings = apply_history(spec, choice)
