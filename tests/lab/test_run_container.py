@@ -305,9 +305,13 @@ def test_a_container_continues_over_a_new_ssh_connection(site: Site) -> None:
     (site.folder / "lines.py").write_text(LINES)
     job = site.start("ssh", {"h2": 1, "h3": 1}, "lines.py", "stop-lines")
     wait_until("lines of h3", lambda: "[h3" in job.out, 60, lambda: job.said)
+
+    def clients() -> list[int]:
+        return [pid for pid, line in site.lab.processes("h1") if line.startswith("ssh ") and " h3 " in line]
+
     for _ in range(2):
-        (client,) = [pid for pid, line in site.lab.processes("h1") if line.startswith("ssh ") and " h3 " in line]
-        os.kill(client, signal.SIGKILL)
+        wait_until("one connection to h3", lambda: len(clients()) == 1, 30, lambda: str(clients()))
+        os.kill(clients()[0], signal.SIGKILL)
         begin = job.out.count("[h3")
         wait_until("more lines of h3", lambda begin=begin: job.out.count("[h3") > begin + 50, 30, lambda: job.said)
     (site.folder / "stop-lines").touch()
