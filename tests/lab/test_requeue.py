@@ -141,13 +141,21 @@ def warn(cluster: Cluster, job: str) -> None:
 
 
 def at_once(cluster: Cluster, job: str) -> None:
-    """Skip the two minutes for which Slurm holds a requeued job back; while its end is pending, that has no effect."""
+    """Skip the two minutes for which Slurm holds a requeued job back, which are for the end of its last run.
+
+    A job that starts again before that end gets the exit code of its last run.
+    """
+
+    def in_use() -> str:
+        return cluster.sh("sh", "-c", "sinfo -h -N -o '%N %T' | grep -E 'alloc|mix|comp'").stdout
+
+    wait_until(f"the end of the last run of job {job}", lambda: not in_use(), 60, in_use)
 
     def runs() -> bool:
         cluster.sh("scontrol", "update", f"JobId={job}", "StartTime=now")
         return slurm_job(cluster, job)["JobState"] == "RUNNING"
 
-    wait_until(f"job {job} to run again", runs, 60, lambda: cluster.output)
+    wait_until(f"job {job} to run again", runs, 60, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}")
 
 
 REQUEUE = ("--slurm", "--nodes", "2", "--time", "1h", "--requeue", "2", "--signal", "120", "--no-zygote")
