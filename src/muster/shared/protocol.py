@@ -43,6 +43,8 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "None": (type(None),),
 }
 _EVERYTHING = ("Any", "object")
+_LARGEST = {"int": 1 << 63, "float": 1e15}
+"""Numbers beyond these are refused, and so are NaN and infinity: no clock, size or counter has such a value."""
 _fields: dict[type, tuple[Field, ...]] = {}
 """Cached fields of message classes: name, whether it is required, types, check of the contents, annotation."""
 
@@ -120,9 +122,12 @@ def _compile(annotation: str, space: Mapping[str, Any]) -> tuple[frozenset[type]
             return frozenset(), None
         if head in _PLAIN:
             types.update(_PLAIN[head])
+            checks.update(dict.fromkeys(_PLAIN[head], _is_at_most(_LARGEST[head])) if head in _LARGEST else {})
         elif head == "Literal":
-            types.add(str)
-            checks[str] = _one_of([word.strip("'\"") for word in _split(inner[:-1], ", ")])
+            words = _split(inner[:-1], ", ")
+            kind = int if words[0].isdecimal() else str
+            types.add(kind)
+            checks[kind] = _one_of([kind(word.strip("'\"")) for word in words])
         elif head in ("list", "Sequence"):
             types.add(list)
             _add(checks, list, _items(*_compile(inner[:-1], space)))
@@ -137,6 +142,8 @@ def _compile(annotation: str, space: Mapping[str, Any]) -> tuple[frozenset[type]
             checks[dict] = _is_message(space[head])
     if not checks:
         return frozenset(types), None
+    if len(set(checks.values())) == 1 and types == checks.keys():
+        return frozenset(types), next(iter(checks.values()))
     return frozenset(types), lambda value: type(value) not in checks or checks[type(value)](value)
 
 
@@ -157,8 +164,12 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def _one_of(words: list[str]) -> Check:
+def _one_of(words: list[int] | list[str]) -> Check:
     return lambda value: value in words
+
+
+def _is_at_most(largest: float) -> Check:
+    return lambda value: -largest < value < largest
 
 
 def _items(types: frozenset[type], check: Check | None) -> Check | None:

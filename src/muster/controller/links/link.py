@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections import deque
@@ -21,7 +20,7 @@ from muster.errors import HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
-from muster.shared.wire import HEARTBEAT, LEASE, ProtocolError, VersionError, check_version
+from muster.shared.wire import HEARTBEAT, LEASE, ProtocolError, VersionError, check_version, decode
 
 SUSPECT_AFTER = 1.5
 """Seconds without a message after which the screen names the host."""
@@ -60,6 +59,8 @@ class AgentLink(AgentRequests):
         self.name = spec.name
         self.facts = cast("Up", {})
         """The agent's facts about its host; empty until it is up."""
+        self.ranks: set[int] = set()
+        """The ranks that it was asked to start, in all attempts; it cannot report about others."""
         self.clock_offset = 0.0
         """The host's clock minus the controller's, in seconds, from the ping with the shortest round trip."""
         self.lost: LinkLost | None = None
@@ -163,8 +164,8 @@ class AgentLink(AgentRequests):
     def _take(self, lines: Sequence[bytes]) -> None:
         """Handle complete lines of the agent."""
         try:
-            messages = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError):
+            messages = [decode(line) for line in lines]
+        except ProtocolError:
             self.lose("another program wrote to the agent's channel")
             return
         try:
@@ -179,11 +180,23 @@ class AgentLink(AgentRequests):
 
     def _on_message(self, message: Any) -> None:
         validate(message, EVENTS)
+        if bool(self.facts) == (message["t"] == "up") and message["t"] != "failed":
+            raise ProtocolError("the first message, and no other, must be `up`")
+        self._check_ranks(message, f"message `{message['t']}`")
         own = self._own.get(message["t"])
         if own is not None:
             own(message)
         else:
             self._hand_on(message)
+
+    def _check_ranks(self, message: Event, what: str) -> None:
+        """Raise ProtocolError if a message is about a rank that another agent runs, or nobody."""
+        strange = [message["rank"]] if message.get("rank", -1) not in self.ranks and "rank" in message else []
+        named = [*message.get("ranks", ()), *message.get("unheard", ())]
+        if named:  # a list of numbers, or a dict by numbers as text
+            strange += set(map(str, named)) - set(map(str, self.ranks))
+        if strange:
+            raise ProtocolError(f"{what} is about rank {ascii(strange[0])[:20]}, which does not run there")
 
     def _hand_on(self, event: Event) -> None:
         self._log_event(event)
@@ -200,6 +213,7 @@ class AgentLink(AgentRequests):
             reply.set_exception(HostError(self.name, f"its agent refused `{do}`: {message['refused']}"))
         else:
             check_reply(message, REPLIES[do], do)
+            self._check_ranks(message, f"the reply to `{do}`")
             reply.set_result(message)
 
     def _on_up(self, message: Up) -> None:
