@@ -14,7 +14,7 @@ from .wire import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     Check = Callable[[Any], bool]
@@ -49,13 +49,16 @@ _fields: dict[type, tuple[Field, ...]] = {}
 """Cached fields of message classes: name, whether it is required, types, check of the contents, annotation."""
 
 
-def validate(message: Any, kinds: Mapping[str, type], key: str = "t") -> None:
-    """Raise ProtocolError unless `message` is one of `kinds`, which `key` names, with all its fields."""
+def validate(message: Any, kinds: Mapping[str, type], key: str = "t", *, strict: bool = False) -> None:
+    """Raise ProtocolError unless `message` is one of `kinds`, which `key` names, with all its fields.
+
+    If `strict`, it must not have any other fields, either.
+    """
     try:
         kind = kinds[message[key]]
     except (KeyError, TypeError):
         raise ProtocolError(_unknown(message, key)) from None
-    fault = _fault(message, kind)
+    fault = _fault(message, kind, {key, "re"} if strict else None)
     if fault:
         raise ProtocolError(f"message `{message[key]}`{fault}")
 
@@ -64,7 +67,7 @@ def check_reply(reply: Any, kind: type, request: str) -> None:
     """Raise ProtocolError unless `reply` has the fields of `kind`, which answers `request`."""
     if type(reply) is not dict:
         raise ProtocolError(f"the reply to `{request}` must be a JSON object, not {type(reply).__name__}")
-    validate({**reply, "t": f"reply to {request}"}, {f"reply to {request}": kind})
+    validate({**reply, "t": f"reply to {request}"}, {f"reply to {request}": kind}, strict=True)
 
 
 def fields(kind: type) -> tuple[Field, ...]:
@@ -95,10 +98,12 @@ def _unknown(message: Any, key: str) -> str:
     return f"unknown message `{message[key]}`" if key in message else f"a message lacks the field `{key}`"
 
 
-def _fault(message: Any, kind: type) -> str:
-    """How a message differs from its class; empty if it is valid."""
+def _fault(message: Any, kind: type, beside: Collection[str] | None) -> str:
+    """How a message differs from its class, beside whose fields it may have these, or any; empty if it is valid."""
+    known = 0
     for name, required, types, check, annotation in _fields.get(kind) or fields(kind):
         if name in message:
+            known += 1
             value = message[name]
             if (types and type(value) not in types) or (check is not None and not check(value)):
                 got = ascii(value)
@@ -106,6 +111,9 @@ def _fault(message: Any, kind: type) -> str:
                 return f": the field `{name}` must be {annotation}, not {got}"
         elif required:
             return f" lacks the field `{name}`"
+    if beside is not None and len(message) > known:
+        unknown = message.keys() - {field[0] for field in fields(kind)} - set(beside)
+        return f" has the unknown field {ascii(min(unknown))[:60]}" if unknown else ""
     return ""
 
 
@@ -196,4 +204,4 @@ def _values(types: frozenset[type], check: Check | None) -> Check | None:
 
 
 def _is_message(kind: type) -> Check:
-    return lambda value: not _fault(value, kind)
+    return lambda value: not _fault(value, kind, ())

@@ -179,7 +179,7 @@ class AgentLink(AgentRequests):
             self.lose(f"could not handle a message from its agent: {internal_error(error)}")
 
     def _on_message(self, message: Any) -> None:
-        validate(message, EVENTS)
+        validate(message, EVENTS, strict=True)
         if bool(self.facts) == (message["t"] == "up") and message["t"] != "failed":
             raise ProtocolError("the first message, and no other, must be `up`")
         self._check_ranks(message, f"message `{message['t']}`")
