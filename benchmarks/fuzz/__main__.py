@@ -1,4 +1,4 @@
-"""`python -m benchmarks.fuzz`: feed mutated lines to controller and agent; the exit code is 1 if one was not handled."""
+"""`python -m benchmarks.fuzz`: feed mutated lines to controller and agent; exit code 1 if one was not handled."""
 
 from __future__ import annotations
 

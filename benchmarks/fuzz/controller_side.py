@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -18,10 +18,9 @@ from muster.controller.controller import Controller
 from muster.controller.debug_log import logged
 from muster.controller.events import Guard
 from muster.controller.links.link import AgentLink
-from muster.controller.monitor.hang import judge, working
+from muster.controller.monitor.hang import Finding, judge, working
 from muster.controller.monitor.hang_monitor import HangMonitor
 from muster.controller.monitor.hang_text import detail, sentence, still_working
-from muster.controller.monitor.hang import Finding
 from muster.controller.rendezvous import meet
 from muster.controller.summary import show_failure
 from muster.engines.engine import AgentSpec, Launch, StartCommand

@@ -10,14 +10,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests" / "unit"))
 
-import messages  # noqa: E402
+import messages
 
-from muster.shared.reports import PASSED_ON  # noqa: E402
+from muster.shared.reports import PASSED_ON
 
 
 def up() -> dict[str, Any]:
     """The first message of an agent."""
-    return {**messages.UP, "interfaces": [*messages.UP["interfaces"], {"name": "lo", "addresses": ["127.0.0.1"], "loopback": True}]}
+    loopback = {"name": "lo", "addresses": ["127.0.0.1"], "loopback": True}
+    return {**messages.UP, "interfaces": [*messages.UP["interfaces"], loopback]}
 
 
 def event_samples(ranks: list[int], random: Random) -> list[dict[str, Any]]:

@@ -142,8 +142,7 @@ def test_the_cost_of_a_line_is_linear_in_its_size():
 def test_a_line_without_end_is_refused(pieces: list[bytes]):
     reader = LineReader(longest=100)
     with pytest.raises(ProtocolError, match="a line has more than 100 bytes"):
-        for piece in pieces:
-            reader.lines(piece)
+        list(map(reader.lines, pieces))
 
 
 @pytest.mark.parametrize(

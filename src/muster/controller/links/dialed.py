@@ -14,9 +14,10 @@ from pathlib import Path
 
 from muster.agent import dial_back
 from muster.agent.connectivity import free_port
+from muster.controller.links.admission import Admission
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
-from muster.controller.links.dialed_line import HELLO_LIMIT, DialedLine
+from muster.controller.links.dialed_line import DialedLine
 from muster.controller.links.link import AgentLink, all_or_errors
 from muster.controller.links.piped import Output
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
@@ -127,7 +128,9 @@ class DialedConnector:
         self._folder = folder
         self._on_text = on_text
         self._token = secrets.token_hex(32)
-        self._server: asyncio.Server | None = None
+        self.known: set[str] = set()
+        """The addresses from which agents have connected."""
+        self._admission: Admission | None = None
         self._callers: list[Caller] = []
         self._order_text = ""
         self._why_ended: str | None = None
@@ -139,8 +142,8 @@ class DialedConnector:
         self.links, self.payload = links, payload
         context, certificate = make_server_context()
         sock = free_port()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_LIMIT, backlog=1024
+        self._admission = Admission(
+            sock, context, lambda: DialedLine(self), lambda: len(self.links), self.known.__contains__
         )
         self._order_text = self._order(sock.getsockname()[1], certificate, limit)
         for command in self.launch.commands:
@@ -299,10 +302,10 @@ class DialedConnector:
         return self._why_ended
 
     async def close(self) -> None:
-        """End the start commands and close the port, after the agents have exited."""
+        """Close the port and end the start commands, after the agents have exited."""
+        if self._admission is not None:
+            self._admission.close()
         await asyncio.gather(*(caller.end() for caller in self._callers))
-        if self._server is not None:
-            self._server.close()
         (self._folder / "order.json").unlink(missing_ok=True)
 
 
