@@ -19,6 +19,7 @@ from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
 from muster.controller.links.dialed_line import DialedLine
 from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.piped import Output
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
@@ -65,7 +66,7 @@ class Caller:
         except OSError as error:
             raise MusterError(
                 f"could not start `{command.argv[0]}` ({error.strerror})",
-                hint=connector.launch.engine.program_hint(command),
+                hint=start_hint(error, connector.launch.engine.program_hint(command)),
             ) from None
 
     def _on_closed(self) -> None:
@@ -140,6 +141,7 @@ class DialedConnector:
     ) -> None:
         """Open the port, run the start commands, and wait until every agent has connected."""
         self.links, self.payload = links, payload
+        require(len(links) + 3 * len(self.launch.commands))
         context, certificate = make_server_context()
         sock = free_port()
         self._admission = Admission(
@@ -236,10 +238,13 @@ class DialedConnector:
 
     def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
         command = next(command for command in self.launch.commands if missing[0].spec in command.agents)
+        hint = f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}"
+        if self._admission is not None and self._admission.is_out_of_room:
+            hint = "this machine allows no more open files: raise `ulimit -n`, or close other programs"
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
             f"no agent connected within {limit:.0f} s of starting `{command.program}`",
-            hint=f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}",
+            hint=hint,
         )
 
     def give_stdin(self) -> bool:

@@ -14,6 +14,7 @@ from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
+from muster.controller.links.reported_ranks import check_ranks
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
@@ -143,11 +144,8 @@ class AgentLink(AgentRequests):
         self._on_contact()
         try:
             lines = self.lines.feed(data)
-        except VersionError as error:
-            self.lose(str(error))
-            return
         except ProtocolError as error:
-            self.lose(f"its agent violated the protocol: {error}")
+            self._on_violation(error)
             return
         self._take(lines)
         self._unacknowledged += len(data)
@@ -171,32 +169,24 @@ class AgentLink(AgentRequests):
         try:
             for message in messages:
                 (self._on_reply if _is_reply(message) else self._on_message)(message)
-        except VersionError as error:
-            self.lose(str(error))
         except ProtocolError as error:
-            self.lose(f"its agent violated the protocol: {error}")
+            self._on_violation(error)
         except Exception as error:  # unexpected values must not end the job on the other hosts
             self.lose(f"could not handle a message from its agent: {internal_error(error)}")
+
+    def _on_violation(self, error: ProtocolError) -> None:
+        self.lose(str(error) if isinstance(error, VersionError) else f"its agent violated the protocol: {error}")
 
     def _on_message(self, message: Any) -> None:
         validate(message, EVENTS, strict=True)
         if bool(self.facts) == (message["t"] == "up") and message["t"] != "failed":
             raise ProtocolError("the first message, and no other, must be `up`")
-        self._check_ranks(message, f"message `{message['t']}`")
+        check_ranks(message, self.ranks, f"message `{message['t']}`")
         own = self._own.get(message["t"])
         if own is not None:
             own(message)
         else:
             self._hand_on(message)
-
-    def _check_ranks(self, message: Event, what: str) -> None:
-        """Raise ProtocolError if a message is about a rank that another agent runs, or nobody."""
-        strange = [message["rank"]] if message.get("rank", -1) not in self.ranks and "rank" in message else []
-        named = [*message.get("ranks", ()), *message.get("unheard", ())]
-        if named:  # a list of numbers, or a dict by numbers as text
-            strange += set(map(str, named)) - set(map(str, self.ranks))
-        if strange:
-            raise ProtocolError(f"{what} is about rank {ascii(strange[0])[:20]}, which does not run there")
 
     def _hand_on(self, event: Event) -> None:
         self._log_event(event)
@@ -213,7 +203,7 @@ class AgentLink(AgentRequests):
             reply.set_exception(HostError(self.name, f"its agent refused `{do}`: {message['refused']}"))
         else:
             check_reply(message, REPLIES[do], do)
-            self._check_ranks(message, f"the reply to `{do}`")
+            check_ranks(message, self.ranks, f"the reply to `{do}`")
             reply.set_result(message)
 
     def _on_up(self, message: Up) -> None:
