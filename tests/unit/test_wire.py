@@ -148,8 +148,6 @@ def test_a_line_without_end_is_refused(pieces: list[bytes]):
 @pytest.mark.parametrize(
     "line",
     [
-        b'"\\ud800"',
-        b'"\\uD800"',
         b'"\xed\xa0\x80"',
         b"\xff",
         b"[" * 100_000,
@@ -161,6 +159,12 @@ def test_a_line_without_end_is_refused(pieces: list[bytes]):
 def test_a_line_that_cannot_be_written_or_is_no_json_is_refused(line: bytes):
     with pytest.raises(ProtocolError, match="not JSON in UTF-8"):
         decode(line)
+
+
+@pytest.mark.parametrize("line", [b'{"\\ud800":"\\uD800 \\udc00x"}', b'{"\\uDFFF":"\\udfff \\ud900x"}'])
+def test_characters_that_cannot_be_written_are_replaced(line: bytes):
+    (name, text), *_ = decode(line).items()
+    assert (name + text).encode("utf-8", "surrogateescape")
 
 
 def test_bytes_that_are_no_text_and_characters_beyond_16_bits_pass():

@@ -74,10 +74,22 @@ def decode(line: bytes) -> Any:
     try:
         text = str(line, "utf-8")
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:  # of lone surrogates, only those that stand for bytes can be written
-            json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogateescape")
+        if "\\ud" in text or "\\uD" in text:
+            value = _writable(value)
     except (ValueError, RecursionError):
         raise ProtocolError("a line is not JSON in UTF-8") from None
+    return value
+
+
+def _writable(value: Any) -> Any:
+    """Replace lone surrogates, which no file or terminal takes, unless all of them stand for bytes."""
+    import json
+
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return json.loads(text.encode("utf-8", "replace"))
     return value
 
 
