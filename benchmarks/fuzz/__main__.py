@@ -8,10 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from benchmarks.fuzz.agent_side import fuzz_agent
 from benchmarks.fuzz.controller_side import fuzz_controller
 from benchmarks.fuzz.tally import Tally
 
-SIDES: dict[str, Callable[[Path, int, int], Tally]] = {"controller": fuzz_controller}
+SIDES: dict[str, Callable[[Path, int, int], Tally]] = {"controller": fuzz_controller, "agent": fuzz_agent}
 
 
 def main() -> int:

@@ -51,3 +51,22 @@ def reply_to(request: dict[str, Any], ranks: Iterable[int]) -> dict[str, Any] | 
     elif do == "dial":
         reply["results"] = [{**target, "problem": ""} for target in request["targets"]]
     return {"re": request["id"], **reply}
+
+
+def report_samples() -> list[dict[str, Any]]:
+    """Every report of a rank."""
+    return [{**fields, "t": kind, "time": 1.0} for kind, fields in messages.REPORTS.items()]
+
+
+def news_samples() -> list[dict[str, Any]]:
+    """Every message of a spawner."""
+    return [{**fields, "t": kind} for kind, fields in messages.NEWS.items()]
+
+
+_HEAVY = ("prepare", "probe", "unpack", "notices", "read_results", "dial", "listen", "examine", "hold", "another_port")
+
+
+def request_samples(*, heavy: bool) -> list[dict[str, Any]]:
+    """The requests of a controller that start processes or open ports (`heavy`), or the others."""
+    samples = {**messages.REQUESTS, "prepare": {**messages.REQUESTS["prepare"], "preload": ["json"], "cwd": "/"}}
+    return [{"do": do, "id": 1, **fields} for do, fields in samples.items() if (do in _HEAVY) == heavy]
