@@ -10,7 +10,6 @@ import subprocess
 import sys
 from pathlib import Path
 from random import Random
-from typing import Any
 
 from benchmarks.fuzz.mutations import mutated_line
 from benchmarks.fuzz.tally import Tally
@@ -144,7 +143,7 @@ def fuzz_agent(folder: Path, lines: int, seed: int) -> Tally:
         argv = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
         argv += [sys.executable, "-m", __name__, str(count), str(seed * 1_000_003 + number)]
         try:
-            done = subprocess.run(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=_LIMIT)
+            done = subprocess.run(argv, env=env, capture_output=True, timeout=_LIMIT)
             fed, lost, uncaught, examples = json.loads(done.stdout.splitlines()[-1])
         except subprocess.TimeoutExpired:
             tally.note("an agent hangs", argv)

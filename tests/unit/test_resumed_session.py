@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from hypothesis import strategies as st
 from messages import UP
 from waiting import ending, wait_until_async
 
-from muster.agent import controller_session
+from muster.agent import controller_session, resume_socket
 from muster.agent.channel import Pipes
 from muster.agent.controller_session import ControllerSession
 from muster.controller.links.link import AgentLink
@@ -435,3 +436,20 @@ def test_the_ranks_of_a_host_that_is_given_up_get_no_time_beside_their_replaceme
         validate(stop, REQUESTS, "do")
 
     with_link(use)
+
+
+def test_in_a_container_no_other_user_keeps_the_controller_out(monkeypatch: pytest.MonkeyPatch):
+    users = iter([0] + [1001] * 30)
+    monkeypatch.setattr(resume_socket, "_user_of", lambda connection: next(users))
+    name = f"muster-test-{os.getpid()}"
+    terms: Any = {"lease": 5.0, "name": name, "secret": "s", "boxed": True}
+    with selectors.DefaultSelector() as selector, ExitStack() as callers:
+        listener = resume_socket.ResumeSocket(SimpleNamespace(), selector, terms)  # type: ignore[arg-type]
+        for _ in range(31):
+            callers.enter_context(socket.socket(socket.AF_UNIX)).connect("\0" + name)
+        listener._on_connection()
+        assert [claim.user for claim in listener._claims].count(0) == 1
+        assert len(listener._claims) == resume_socket._MOST
+        for claim in listener._claims:
+            claim.close()
+        listener.close()

@@ -27,7 +27,7 @@ from muster.errors import HostError, MusterError
 from muster.shared.events import HELLO
 from muster.shared.machine import interfaces
 from muster.shared.protocol import validate
-from muster.shared.wire import VERSION, ProtocolError, check_version
+from muster.shared.wire import VERSION, ProtocolError, check_version, decode
 from muster.text import names
 
 _END_LIMIT = 1.0
@@ -254,9 +254,9 @@ class DialedConnector:
     def admit(self, line: bytes) -> tuple[AgentLink | None, bool]:
         """The link of the agent that sent this hello, and whether it resumes; no link to reject the connection."""
         try:
-            hello = json.loads(line)
+            hello = decode(line)
             validate(hello, HELLO)
-        except (ValueError, RecursionError, ProtocolError):  # anyone who can reach the port can send anything
+        except ProtocolError:  # anyone who can reach the port can send anything
             return None, False
         token, key = str(hello["token"]), str(hello["key"])
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
