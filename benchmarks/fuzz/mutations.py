@@ -37,7 +37,8 @@ _KEYS = ("t", "re", "do", "id", "rank", "ranks", "time", "text", "stream", "name
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths to all values in a message."""
-    children: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    kind = type(value)
+    children: Any = value.items() if kind is dict else enumerate(value) if kind is list else ()
     for key, child in children:
         yield (*place, key)
         yield from _places(child, (*place, key))

@@ -241,7 +241,8 @@ def owner_of(port: int) -> str | None:
                 if links & wanted:
                     with open(f"/proc/{name}/cmdline", "rb") as file:
                         command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-                    return f"pid {name} ({command[:60]})"
+                    shown = "".join(letter if letter.isprintable() else " " for letter in command[:60])
+                    return f"pid {name} ({shown})"  # it may be of another user
             except OSError:
                 continue
     return None

@@ -139,7 +139,7 @@ class Attempt:
             self._ranks[rank].folder.expect(traceback, f"{reason}; traceback folded, see {tilde(self._log_of(rank))}")
 
     def _log_of(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.log"
+        return self.folder / f"rank-{rank:d}.log"  # nothing but a number, whatever a host sent
 
     def _is_shown(self, rank: int) -> bool:
         return self.only is None or rank in self.only
@@ -200,7 +200,7 @@ class Attempt:
         rank, stream, text = event["rank"], event["stream"], event["text"]
         splitter = self._splitter(rank, stream)
         lines = splitter.feed(text)
-        self.logs.write(self._log_of(rank), text, f"{rank} {stream}")
+        self.logs.write(self._log_of(rank), text, f"{rank:d} {stream:d}")
         if splitter.bar:
             lines.append(Line(splitter.bar, "\r"))
         # Of the states of a progress bar, only the last matters.

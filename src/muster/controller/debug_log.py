@@ -20,7 +20,8 @@ from typing import Any
 from muster.engines.engine import Launch
 from muster.environment import SECRET_NAME
 from muster.errors import MusterError
-from muster.job import Job, state_folder
+from muster.home import state_folder
+from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.text import tilde
