@@ -28,13 +28,12 @@ def event_samples(ranks: list[int], random: Random) -> list[dict[str, Any]]:
     events += [{**messages.REPORTS[kind], "t": kind, "time": 1.0} for kind in PASSED_ON]
     found: list[dict[str, Any]] = []
     for event in events:
-        if "rank" in event or event["t"] in PASSED_ON:
-            event = {**event, "rank": rank}
+        about: dict[str, Any] = {"rank": rank} if "rank" in event or event["t"] in PASSED_ON else {}
         if event["t"] == "gauges":
-            event = {**event, "ranks": {str(rank): event["ranks"]["0"]}}
+            about["ranks"] = {str(rank): event["ranks"]["0"]}
         elif "ranks" in event:
-            event = {**event, "ranks": [rank]}
-        found.append(event)
+            about["ranks"] = [rank]
+        found.append({**event, **about})
     return found
 
 
