@@ -137,7 +137,9 @@ def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shar
 
 # --- being ended by PBS ---------------------------------------------------------------------------------------
 
-ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job this means qdel or the walltime limit\)$"
+ENDED = (
+    r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job this means qdel, the walltime limit or a requeue\)$"
+)
 
 
 def test_qdel_is_reported_as_such_and_leaves_nothing(engine: PbsEngine) -> None:
