@@ -75,7 +75,7 @@ class Task:
             process = self._popen(argv, env, cwd, streams, executable)
         except OSError as error:
             # The name comes from memory that mom has freed.
-            os.write(streams[2], b"\x90\x1c\xb2U: " + (error.strerror or "").encode() + b"\n")
+            os.write(streams[2], b"\x90\xb2U: " + (error.strerror or "").encode() + b"\n")
             self._over(NO_PROGRAM)
             return
         self.session = process.pid
