@@ -310,7 +310,7 @@ class LocalRanks:
         spawner.socket.close()
         self.spawner = None
         if self._prepare_request is not None:
-            died: Prepared = {**_PREPARED, "error": "the process that starts its ranks was killed"}
+            died: Prepared = {**_PREPARED, "error": "the process that imports torch died"}
             facts = self._evidence.facts(self.folders)
             self._reply_prepared(died if facts is None else {**died, "facts": facts})
         self._to_start.clear()

@@ -241,9 +241,9 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
                 )
             screen.show_block(answer["traceback"])
             if "facts" in answer:
-                from muster.controller.diagnosis.explain.host_failures import killed_spawner  # hardly ever happens
+                from muster.controller.diagnosis.explain.host_failures import killed_importer  # hardly ever happens
 
-                raise killed_spawner(link.name, answer["facts"])
+                raise killed_importer(link.name, answer["facts"])
             where = f"importing {answer['module']} failed: " if answer["module"] else ""
             raise HostError(
                 link.name, f"{where}{answer['error']}", hint="use `--no-zygote` to start ranks without preloading"

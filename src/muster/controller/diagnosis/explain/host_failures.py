@@ -18,6 +18,8 @@ _USE_LESS = "use a smaller batch or fewer DataLoader workers"
 
 SPAWNER = "the process that starts the ranks"
 """What errors call the zygote, which users need not know."""
+_IMPORTER = "the process that imports torch"
+"""The same, before ranks start."""
 
 
 def _owner(end: RankEnd) -> str:
@@ -87,13 +89,13 @@ def out_of_memory_fix(end: RankEnd) -> str:
     return f"{_USE_LESS}, or run fewer ranks on that host (`--nproc`, or `-H {end.host}:2`)"
 
 
-def killed_spawner(host: str, facts: FailureFacts) -> HostError:
-    """The process that starts the ranks of a host was killed before there were any."""
+def killed_importer(host: str, facts: FailureFacts) -> HostError:
+    """The zygote of a host was killed before there were ranks."""
     end = with_facts(RankEnd(rank=-1, host=host, status=-signal.SIGKILL, time=0.0), facts)
     reason = out_of_memory(end)
     if reason:
-        return HostError(host, f"the OOM killer {reason.format(SPAWNER)}", hint=out_of_memory_fix(end))
-    return HostError(host, f"{SPAWNER} was killed", hint=f"run it again; `dmesg` on {host} may show why")
+        return HostError(host, f"the OOM killer {reason.format(_IMPORTER)}", hint=out_of_memory_fix(end))
+    return HostError(host, f"{_IMPORTER} was killed", hint=f"run it again; `dmesg` on {host} may show why")
 
 
 def _no_memory(case: Case) -> Explanation | None:
