@@ -228,8 +228,9 @@ class Agent:
             self.end("SIGTERM")
 
     def on_hangup(self, number: int, frame: object) -> None:
-        """Forward a scheduler's SIGHUP; exit if the connection was closed, or the parent process died."""
-        if not self.scheduler or os.getppid() != self._parent or not self.ranks.pass_on(number):
+        """Exit, because the connection was closed or the parent process died; but a scheduler's SIGHUP is forwarded."""
+        is_orphan = os.getppid() != self._parent
+        if is_orphan or not (processes.IGNORES_HANGUP or (self.scheduler and self.ranks.pass_on(number))):
             self.end("SIGHUP")
 
     def stop_everything(self) -> None:

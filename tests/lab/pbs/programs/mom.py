@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socketserver
 import sys
 import threading
@@ -183,6 +184,7 @@ def _furnish() -> None:
 
 def main() -> None:
     _furnish()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # in scripts and tasks too
     with Server(("", PORT), Connection) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print("ready", flush=True)
