@@ -80,7 +80,6 @@ UP: Fields = {
 }
 
 ASK: Fields = {
-    "host": "a",
     "env": {},
     "cwd": "/code",
     "script": "t.py",
@@ -88,8 +87,6 @@ ASK: Fields = {
     "master": None,
     "paths": [],
     "peers": {"b": ["10.0.0.2"]},
-    "ranks": 2,
-    "world": 4,
 }
 
 REQUESTS: dict[str, Fields] = {

@@ -114,7 +114,7 @@ class Out(TypedDict):
 
     t: Literal["out"]
     rank: int
-    stream: int
+    stream: Literal[1, 2]
     text: str
 
 
@@ -123,7 +123,7 @@ class Prompt(TypedDict):
 
     t: Literal["prompt"]
     rank: int
-    stream: int
+    stream: Literal[1, 2]
 
 
 class Exit(TypedDict):
