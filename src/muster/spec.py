@@ -194,8 +194,9 @@ class RunSpec:
         for name in ("env", "host_python"):
             _check_mapping(name, getattr(self, name))
         for name in ("only_ranks", "only_local_ranks"):
-            ranks: frozenset[object] | None = getattr(self, name)
-            if not isinstance(ranks, frozenset | None) or not all(type(rank) is int for rank in ranks or ()):
+            ranks: object = getattr(self, name)
+            listed = cast("frozenset[object]", ranks) if isinstance(ranks, frozenset) else frozenset[object]()
+            if not isinstance(ranks, frozenset | None) or not all(type(rank) is int for rank in listed):
                 raise UsageError(f"{name} must be a set of ranks, got {ranks!r}", hint="write {0, 1}")
         for module in self.preload:
             if not all(part.isidentifier() for part in module.split(".")):

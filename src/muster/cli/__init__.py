@@ -150,9 +150,17 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _unknown(name: str, rest: list[str]) -> int:
+    from difflib import get_close_matches
+
     from muster.api.hints import COMMAND_MEANINGS, nearest
 
-    near = nearest(name, COMMANDS, COMMAND_MEANINGS)
+    if name.startswith("-") and rest:
+        at = next((position for position, word in enumerate(rest) if word in COMMANDS), None)
+        command, after = ("run", rest) if at is None else (rest[at], rest[:at] + rest[at + 1 :])
+        meant = shlex.join(["muster", command, name, *after])
+        print_error(MusterError(f"{name} comes before the command", hint=f"options follow the command: `{meant}`"))
+        return EXIT_USAGE
+    near = nearest(name, (*COMMANDS, "--version", "--help"), COMMAND_MEANINGS) or next(iter(get_close_matches(name, COMMANDS, 1)), "")
     if name in ("torchrun", "python", "python3"):
         hint = f"did you mean `{shlex.join(['muster', 'run', name, *rest])}`?"
     elif near:
@@ -161,7 +169,8 @@ def _unknown(name: str, rest: list[str]) -> int:
         hint = f"run a script with `muster run {name}`"
     else:
         hint = "`muster --help` lists the commands"
-    print_error(MusterError(f"unknown command `{name}`", hint=hint))
+    what = "option" if name.startswith("-") else "command"
+    print_error(MusterError(f"unknown {what} `{name}`", hint=hint))
     return EXIT_USAGE
 
 
