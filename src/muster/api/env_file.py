@@ -75,9 +75,8 @@ def _unquoted(value: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        return (
-            read_user_file("/dev/stdin" if path == _STDIN else path).decode("utf-8-sig").split("\n")
-        )  # not splitlines: a value may contain U+2028
+        data = read_user_file("/dev/stdin" if path == _STDIN else path)
+        return data.decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
     except FileNotFoundError:
         raise UsageError(f"--env-file {path}: file not found", hint=_FORMAT) from None
     except OSError as error:
