@@ -66,9 +66,6 @@ def launch(
     """
     try:
         _refuse_while_imported_by_a_rank()
-        if results not in ("pickle", "json"):
-            hint = "json is for plain values, and nothing is unpickled"
-            raise UsageError(f'results must be "pickle" or "json", got {results!r}', hint=hint)
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd(), results=results)
         given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet}
         spec = spec_with(RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd()), given)
