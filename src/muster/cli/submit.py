@@ -20,6 +20,7 @@ from muster.engines.engine import Choice
 from muster.engines.table import built_in, load
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.output.escapes import clean_for
 from muster.submit.activation import named_activation, own_activation
 from muster.submit.batch_script import write_script
 from muster.submit.batch_units import read_memory, read_time
@@ -134,7 +135,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.buffer.write(os.fsencode(text))
         return 0
     submitted = submit(text, request, scheduler, os.environ)
-    sys.stderr.write(submitted.said)
+    sys.stderr.write(clean_for(sys.stderr, submitted.said))
     steps = scheduler.next_steps(request, submitted.job)
     width = max(len(step) for step, _ in steps)
     said = [f"submitted job {scheduler.number(submitted.job)}; its batch script is {submitted.script.name}"]

@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
-from muster.jobs.kept_files import read_regular
+from muster.jobs.kept_files import is_trusted, read_regular
 
 STATE = "state.json"
 """The job's state as it was last written."""
@@ -60,9 +60,11 @@ def leave_address(folder: Path, path: Path) -> None:
 def address(folder: Path) -> Path | None:
     """Where the socket of a job is; None if there is none any more."""
     path = folder / _SOCKET
-    if os.path.lexists(path):
-        return path
     try:
+        if not is_trusted(os.stat(folder).st_uid):
+            return None
+        if os.path.lexists(path):
+            return path
         elsewhere = Path(read_regular(folder / _ELSEWHERE, 4096).decode())
     except (OSError, ValueError):
         return None
