@@ -44,7 +44,6 @@ def launch(
                 return loss
 
         losses = muster.launch(train, args=(0.1,), hosts="gpu[01-04]:8")
-        losses[0]
 
     Muster places, starts, monitors and stops the ranks exactly as `muster run` does, with the environment variables of
     torchrun. Call it from a script, a notebook or any thread; it returns when all ranks have ended.
@@ -66,9 +65,6 @@ def launch(
     """
     try:
         _refuse_while_imported_by_a_rank()
-        if results not in ("pickle", "json"):
-            hint = "json is for plain values, and nothing is unpickled"
-            raise UsageError(f'results must be "pickle" or "json", got {results!r}', hint=hint)
         _check_arguments(args, kwargs)
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd(), results=results)
         given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet}
@@ -83,8 +79,7 @@ def launch(
     failure = failure_of(verdict, attempt, results)
     if running.timed_out:
         raise TimeoutError(f"{call.name} did not return on every rank within {timeout:g} s") from failure
-    raised = exception_of(verdict, attempt) if results == "pickle" else None
-    if raised is None:
+    if (raised := exception_of(verdict, attempt) if results == "pickle" else None) is None:
         raise failure
     raise raised from failure
 
