@@ -264,11 +264,12 @@ class LocalRanks:
             self.stdin.given(rank)
 
     def _on_spawner(self) -> None:
-        if self.spawner is None:
+        spawner = self.spawner
+        if spawner is None:
             return
-        messages = self.spawner.receive()
+        messages = spawner.receive(self.ranks, self.guard)
         if messages is None:
-            self._on_spawner_gone(self.spawner)
+            self._on_spawner_gone(spawner)
             return
         for message in messages:
             self._on_news[message["t"]](message)
@@ -316,7 +317,7 @@ class LocalRanks:
         self.selector.unregister(spawner.socket)
         spawner.socket.close()
         self.spawner = None
-        self._reply_prepared({**_PREPARED, "error": "it died"})
+        self._reply_prepared({**_PREPARED, "error": "the process that imports torch died"})
         self._to_start.clear()
         for rank in self.ranks.values():
             if not rank.exited:
@@ -364,8 +365,7 @@ class LocalRanks:
         except ConnectionResetError:
             data = b""  # the rank exited without reading all requests
         if stream.number == 3:
-            for line in stream.reports.lines(data):
-                self._reports.take(stream.rank, line)
+            self._reports.read(stream, data)
         else:
             text = stream.decoder.decode(data, final=not data)
             if stream.number == 2:

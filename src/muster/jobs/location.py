@@ -73,13 +73,22 @@ def address(folder: Path) -> Path | None:
 
 
 def remove_address(folder: Path) -> None:
-    """Remove a socket that no process holds any more."""
-    for path in (address(folder), folder / _ELSEWHERE):
-        try:
-            if path is not None:
-                path.unlink(missing_ok=True)
-        except OSError:
-            pass  # a directory, or one of another user
+    """Remove a socket that no process holds any more, and nothing that is not a socket of this user."""
+    path = address(folder)
+    try:
+        if path is not None and os.path.lexists(path):
+            if not _is_own_socket(path):
+                return
+            path.unlink()
+        (folder / _ELSEWHERE).unlink(missing_ok=True)
+    except OSError:
+        pass  # removed meanwhile, or in a directory of another user
+
+
+def _is_own_socket(path: Path) -> bool:
+    found, base = path.lstat(), path.parent.lstat()
+    is_own = found.st_uid == base.st_uid == os.getuid()
+    return is_own and stat.S_ISSOCK(found.st_mode) and stat.S_ISDIR(base.st_mode)
 
 
 def birth(pid: int) -> str:

@@ -7,13 +7,13 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any, cast
 
 from muster import home
 from muster.errors import LabError
 from muster.lab.lab_server import SOCKET, Description, Settings, socket_address
+from muster.own_python import module_argv
 
 START_LIMIT = 150.0
 """Seconds within which the server must report whether the lab started; two more for each host."""
@@ -36,7 +36,7 @@ def start(hosts: int, **options: Any) -> Description:
     settings: Settings = {"hosts": hosts, "options": options, "folder": str(folder)}
     with (folder / "lab.log").open("ab") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "muster.lab.lab_server", json.dumps(settings)],
+            [*module_argv("muster.lab.lab_server"), json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,

@@ -1,6 +1,6 @@
 """The background process that owns the lab of `muster lab up` and serves later commands.
 
-It is started as `python -m muster.lab.lab_server SETTINGS`, where SETTINGS is JSON: hosts, the options of `Lab`, and
+It is started as `python -P -m muster.lab.lab_server SETTINGS`, where SETTINGS is JSON: hosts, the options of `Lab`, and
 `folder`, the directory of its socket and lock. It reports on stdout whether the lab started, as one line of JSON, and
 then serves requests, one at a time: each connection sends one line of JSON and receives one. The lab ends with this
 process, however it ends.
