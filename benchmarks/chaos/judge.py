@@ -77,8 +77,10 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
             return Cause(codes=frozenset({125}), begin=begin, end=noticed, host=fault.place)
         case "kill", "agent":
             return replace(lost, begin=begin)
-        case "kill", "srun" | "mpirun":
+        case "kill", "srun":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE)
+        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit
+            return Cause(codes=frozenset({125, 143}), begin=begin, end=noticed + LEASE)
         case "power", _:
             return replace(lost, begin=begin)
         case "disk", _ if plan.scratch:

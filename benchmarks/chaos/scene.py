@@ -30,6 +30,8 @@ START_LIMIT = 90.0
 ENDLESS = 10**6
 READ_LIMIT = 60.0
 POLL = 0.1
+OTHERS = ("scratch-", ".filled", "ompi.")
+"""Files that are not of Muster: those of the script, of the lab, and of a killed mpirun."""
 
 
 class Running:
@@ -198,7 +200,7 @@ class Scene:
         for host in hosts:
             if host in running:
                 done = self.lab.run(host, ["ls", "-A", "/tmp", "/dev/shm"], timeout=30)
-                found[host] = {name for name in done.stdout.split() if not name.startswith(("scratch-", ".filled"))}
+                found[host] = {name for name in done.stdout.split() if not name.startswith(OTHERS)}
         return found
 
     def restore(self, broken: Sequence[str]) -> None:
@@ -245,9 +247,9 @@ def _in_slurm(plan: Plan, argv: list[str]) -> list[str]:
 
 
 def _verdict(state: dict[str, Any]) -> Verdict:
-    failure: dict[str, Any] = state["failures"][-1] if state["failures"] else {}
+    failure: dict[str, Any] = (state.get("failures") or [{}])[-1]  # a controller killed early has written none
     return Verdict(
-        exit_code=state["exit_code"],
+        exit_code=state.get("exit_code"),
         status=state["status"],
         rank=failure.get("rank"),
         host=failure.get("host", ""),
