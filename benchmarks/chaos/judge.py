@@ -113,19 +113,19 @@ def _ends(plan: Plan, seen: Observation) -> Iterator[str]:
         yield "muster run did not end"
         return
     if plan.early and any(seen.struck):
-        yield from _early_end(plan, seen)
+        yield from _early_end(seen)
         return
     possible = causes(plan, seen)
     first = min((cause.end for cause in possible), default=0.0)
     possible = [cause for cause in possible if cause.begin <= first]
-    complete = all(len(said) == plan.lines for said in seen.said)
+    complete = all(seen.finished)
     last = max((said[-1] for said in seen.said if said), default=0.0)
     may_succeed = not possible or (complete and last <= min(cause.begin for cause in possible) + BUSY)
     if seen.code == 0:
         if not may_succeed:
             yield f"exit code 0, but it should be {_codes(possible)}"
         elif not complete:
-            yield "exit code 0, but not every rank printed all its lines"
+            yield "exit code 0, but not every rank has finished"
         elif seen.verdict and seen.verdict.sentence:
             yield f"exit code 0, but a failure is recorded: {seen.verdict.sentence}"
         return
@@ -136,10 +136,10 @@ def _ends(plan: Plan, seen: Observation) -> Iterator[str]:
         yield from _verdict(plan, seen, matching)
 
 
-def _early_end(plan: Plan, seen: Observation) -> Iterator[str]:
+def _early_end(seen: Observation) -> Iterator[str]:
     """A fault while the job starts may or may not end it, but an end without success names a host, a rank or Muster."""
-    if seen.code == 0 and not all(len(said) == plan.lines for said in seen.said):
-        yield "exit code 0, but not every rank printed all its lines"
+    if seen.code == 0 and not all(seen.finished):
+        yield "exit code 0, but not every rank has finished"
     if seen.code not in (0, 1, 125, 137):
         yield f"exit code {seen.code} after a fault while the job started"
 

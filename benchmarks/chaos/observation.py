@@ -37,6 +37,8 @@ class Observation:
     """For each fault of the plan; None if there was nothing to hit any more."""
     said: tuple[tuple[float, ...], ...]
     """For each rank, when it had printed each of its lines."""
+    finished: tuple[bool, ...]
+    """For each rank, whether its script came to its end."""
     logged: tuple[tuple[int, ...], ...]
     """For each rank, the numbers of its lines in the log."""
     gone: float | None

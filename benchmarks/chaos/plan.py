@@ -56,7 +56,7 @@ class Plan:
     zygote: bool
     torch: bool
     lines: int
-    """How many lines each rank prints before it ends."""
+    """How many lines each rank prints after the last fault."""
     children: bool
     """Whether each rank has a child in a session of its own, and a daemon."""
     scratch: bool
@@ -120,7 +120,7 @@ def plan_of(seed: int) -> Plan:
     engine: Engine = chance.choices(("local", "ssh", "slurm", "mpi", "container"), (25, 50, 9, 8, 8))[0]
     hosts = 1 if engine == "local" else chance.randint(1, 3)
     ranks = chance.randint(1, 3 if engine in ("local", "ssh") else 2)
-    lines = chance.randint(40, 100)
+    lines = chance.randint(5, 40)
     early = engine in EARLY and chance.random() < 0.12
     zygote = chance.random() < 0.04 and engine in ("local", "ssh")
     plan = Plan(
@@ -140,7 +140,7 @@ def plan_of(seed: int) -> Plan:
         faults=(),
     )
     if chance.random() < 0.12:
-        plan = replace(plan, failure=(chance.randrange(plan.world), chance.randint(5, lines)))
+        plan = replace(plan, failure=(chance.randrange(plan.world), chance.randint(5, 60)))
     faults: list[Fault] = []
     for _ in range(chance.choice((0, 1, 1, 1, 2, 2, 3))):
         fault = _fault(chance, plan)

@@ -64,6 +64,7 @@ def play(scene: Scene, plan: Plan) -> tuple[Observation, list[Running]]:
         spared = scene.pids() if second else set[int]()
         job = scene.start(plan)
         struck = strike_all(scene, plan, job, stack)
+        job.stop()
         code = job.wait(give_up_at(struck, time.time()))
         ended = time.time()
         gone = wait_until_gone(scene, spared, give_up_at(struck, ended))
@@ -81,6 +82,7 @@ def play(scene: Scene, plan: Plan) -> tuple[Observation, list[Running]]:
             ended=ended,
             struck=struck,
             said=tuple(job.said(rank) for rank in range(plan.world)),
+            finished=tuple(job.has_finished(rank) for rank in range(plan.world)),
             logged=logged,
             gone=gone,
             left=tuple(left),
@@ -183,7 +185,7 @@ def end_second(second: Running, plan: Plan) -> str:
         if time.time() > deadline:
             return "it makes no progress"
         time.sleep(POLL)
-    (second.folder / "stop").touch()
+    second.stop()
     code = second.wait(time.time() + 30)
     if code != 0:
         return f"it ended with {code}: {second.output[-500:]}"

@@ -3,7 +3,7 @@
 usage: rank.py DIRECTORY LINES PACE FAILURE_RANK FAILURE_LINE HUNGRY_RANK FLAGS
 
 FLAGS is `-` or some of `children,torch,scratch`. The file stays open, so that others find the process by it.
-The rank also ends when the file `stop` appears in the directory.
+The rank ends LINES lines after the file `stop` has appeared in the directory.
 """
 
 # torch is only partially typed.
@@ -20,11 +20,13 @@ failing, after, hungry, flags = int(sys.argv[4]), int(sys.argv[5]), int(sys.argv
 rank = int(os.environ["RANK"])
 MEAL = 16 << 20
 """Bytes that a hungry rank needs for each line."""
+MEALS = 40
 eaten: list[bytes] = []
 
 
-def meet() -> None:
-    """Wait for all other ranks, if the round has torch."""
+def is_stopped() -> bool:
+    """Whether the end of the job has been announced."""
+    return (folder / "stop").exists()
 
 
 if "torch" in flags:
@@ -33,26 +35,30 @@ if "torch" in flags:
 
     dist.init_process_group("gloo")
 
-    def meet() -> None:
-        """Wait for all other ranks."""
-        dist.all_reduce(torch.ones(1))
+    def is_stopped() -> bool:
+        """The same for all ranks, which therefore wait for each other."""
+        seen = torch.tensor(float((folder / "stop").exists()))
+        dist.all_reduce(seen)
+        return bool(seen)
 
 
 if "children" in flags:
     subprocess.Popen(["sleep", "1000"], start_new_session=True)
     subprocess.run(["sh", "-c", "setsid sleep 1000 >/dev/null 2>&1 &"], check=True)
 log = os.open(folder / f"said-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-for number in range(1, lines + 1):
-    if (folder / "stop").exists():
-        break
-    meet()
+number, left = 0, lines
+while left > 0:
+    number += 1
     os.write(1, f"line {number}\n".encode())
     os.write(log, f"{number} {time.time()}\n".encode())
     if "scratch" in flags:
         with open(f"/tmp/scratch-{rank}", "wb") as file:
             file.write(os.urandom(1 << 16))
-    if rank == hungry:
+    if rank == hungry and number <= MEALS:
         eaten.append(b"x" * MEAL)
     if rank == failing and number == after:
         raise ValueError("the failure of the plan")
     time.sleep(pace)
+    if is_stopped() and (rank != failing or "torch" in flags or number > after):
+        left -= 1
+os.write(log, f"end {time.time()}\n".encode())

@@ -27,7 +27,6 @@ SCRIPT = Path(__file__).with_name("rank.py")
 HOSTS = 4
 """Hosts of a lab; the first one runs the controllers."""
 START_LIMIT = 90.0
-ENDLESS = 10**6
 READ_LIMIT = 60.0
 POLL = 0.1
 OTHERS = ("scratch-", ".filled", "ompi.")
@@ -57,7 +56,16 @@ class Running:
             lines = (self.folder / f"said-{rank}").read_text().splitlines(keepends=True)
         except FileNotFoundError:
             return ()
-        return tuple(float(line.split()[1]) for line in lines if line.endswith("\n"))
+        return tuple(float(line.split()[1]) for line in lines if line.endswith("\n") and not line.startswith("end"))
+
+    def has_finished(self, rank: int) -> bool:
+        """Whether the script of a rank came to its end."""
+        file = self.folder / f"said-{rank}"
+        return file.exists() and "end" in file.read_text()
+
+    def stop(self) -> None:
+        """Let the ranks end."""
+        (self.folder / "stop").touch()
 
     def has_begun(self, world: int) -> bool:
         """Whether every rank has printed a line."""
@@ -124,7 +132,7 @@ class Scene:
         how += [] if plan.zygote and not second else ["--no-zygote"]
         failure = ["-1", "0"] if second or not plan.failure else [str(number) for number in plan.failure]
         flags = [name for name in ("children", "torch", "scratch") if getattr(plan, name) and not second]
-        lines = ENDLESS if second else plan.lines
+        lines = 1 if second else plan.lines
         hungry = -1 if second or plan.hungry is None else plan.hungry
         script = [str(SCRIPT), str(folder), str(lines), str(PACE), *failure, str(hungry), ",".join(flags) or "-"]
         argv = [*how, *_where(plan, folder, second=second), *script]
@@ -247,7 +255,8 @@ def _in_slurm(plan: Plan, argv: list[str]) -> list[str]:
 
 
 def _verdict(state: dict[str, Any]) -> Verdict:
-    failure: dict[str, Any] = (state.get("failures") or [{}])[-1]  # a controller killed early has written none
+    failures: list[dict[str, Any]] = state.get("failures") or [{}]  # a controller killed early has written none
+    failure = failures[-1]
     return Verdict(
         exit_code=state.get("exit_code"),
         status=state["status"],
