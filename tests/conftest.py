@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,3 +25,36 @@ os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 # A busy machine must not fail a property; pytest-timeout stops one that hangs.
 settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("muster")
+
+LONGEST = (
+    "test_recovery_matrix.py",
+    "test_run_mpi.py",
+    "test_run_outages.py",
+    "test_run_container.py",
+    "test_requeue.py",
+    "test_documents.py",
+    "test_run_slurm.py",
+    "test_run_pbs.py",
+    "test_conformance.py",
+    "test_run_failures.py",
+    "test_run_no_orphans.py",
+    "test_recipes_under_mpi.py",
+    "test_run_slurm_login.py",
+    "test_run_local.py",
+    "test_jobs.py",
+    "test_dashboard.py",
+)
+"""Files whose tests are started first, so that none of them is what the other workers wait for at the end."""
+
+ALONE = {"test_conformance.py": 8, "test_documents.py": 6}
+"""Files whose tests share nothing, and into how many parts they are divided among workers."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests of a file share virtual hosts, so one worker runs all of them (`--dist loadgroup`)."""
+    for item in items:
+        name = item.path.name
+        part = zlib.crc32(item.name.encode()) % ALONE.get(name, 1)
+        item.add_marker(pytest.mark.xdist_group(f"{name}-{part}"))
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (order.get(item.path.name, len(order)), "lab" not in item.path.parts))
