@@ -50,11 +50,18 @@ ALONE = {"test_conformance.py": 8, "test_documents.py": 6}
 """Files whose tests share nothing, and into how many parts they are divided among workers."""
 
 
+LIMIT = 120
+"""Seconds that a test may take on an idle machine, unless it says otherwise."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Tests of a file share virtual hosts, so one worker runs all of them (`--dist loadgroup`)."""
     for item in items:
         name = item.path.name
         part = zlib.crc32(item.name.encode()) % ALONE.get(name, 1)
         item.add_marker(pytest.mark.xdist_group(f"{name}-{part}"))
+        # The limit ends a test that hangs; three tests share a core, and other programs may be busy beside them.
+        limit = item.get_closest_marker("timeout")
+        item.add_marker(pytest.mark.timeout(3 * (limit.args[0] if limit else LIMIT)), append=False)
     order = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (order.get(item.path.name, len(order)), "lab" not in item.path.parts))

@@ -15,7 +15,7 @@ from benchmarks.conformance.compare import unexplained
 from benchmarks.conformance.explained import EXPLAINED
 from benchmarks.conformance.launchers import Outcome, under_muster, under_torchrun
 from benchmarks.conformance.programs import Program, load_all
-from benchmarks.conformance.recorded import FOLDER, has_record, recorded
+from benchmarks.conformance.recorded import FOLDER, is_stale, recorded
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -46,13 +46,12 @@ def differences_from_torchrun(program: Program, muster: Outcome, folder: Path) -
     return unexplained(program, under_torchrun(program, folder), muster)
 
 
-def test_each_program_has_a_record_and_each_record_a_program() -> None:
-    names = {name for name, program in PROGRAMS.items() if has_record(program)}
-    records = {path.stem for path in FOLDER.glob("*.json")}
-    assert records <= names
-    assert names - records <= {name for name in names if PROGRAMS[name].needs}, (
-        "python -m benchmarks.conformance --record"
-    )
+def test_each_record_is_of_a_program_as_it_is_now() -> None:
+    records = list(FOLDER.glob("*.json"))
+    assert len(records) > 100
+    for path in records:
+        assert path.stem in PROGRAMS, f"git rm {path}"
+        assert not is_stale(path, PROGRAMS[path.stem]), f"type: python -m benchmarks.conformance --record {path.stem}"
 
 
 def test_every_explanation_is_for_a_program() -> None:
