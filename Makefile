@@ -15,10 +15,10 @@ help: ## Print this list
 demo: setup ## Run two ranks on each of two virtual hosts and let them send messages
 	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
 
-test: setup ## The static checks, the documentation and every test, side by side: about 10 minutes on two cores
+test: setup ## The static checks, the documentation and every test, side by side
 	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
 
-tests: setup
+tests: setup ## Every test, without the static checks and the documentation
 	$(PYTEST)
 
 unit: setup ## Only the tests of pure functions, in seconds
