@@ -263,7 +263,7 @@ class Engine(ABC):
 
 def in_allocation(engine: Engine, spec: RunSpec, allocation: Allocation) -> Choice:
     """Choose the hosts of a scheduler's job, or those of them that the user selected."""
-    nothing_said = spec.hosts is None and spec.nproc is None
+    nothing_said = spec.nproc is None and (spec.hosts is None or any(host.slots is None for host in spec.hosts))
     return Choice(
         engine=engine,
         hosts=allocation.pick(spec.hosts, spec.nproc),
