@@ -205,7 +205,15 @@ class Engine(ABC):
         """How the scheduler's job that this process runs in is requeued; None if that was not requested."""
         return None
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """The scheduler's command that ends the job that this process runs in, from any host; empty without one."""
+        return ""
+
     # --- failures -------------------------------------------------------------------------------------------
+
+    def misplaced(self, agent: AgentSpec, host: str, agents: Sequence[AgentSpec]) -> MusterError | None:
+        """The error if the agent reports the name of a host on which it was not to be started."""
+        return None
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """Explain why a command with this exit code and output did not start its agents."""

@@ -161,7 +161,7 @@ def _from_vnodes(hosts: Sequence[str], attributes: Mapping[str, str]) -> dict[st
     found: Counter[str] = Counter()
     for chunk, place in zip(chunks, places, strict=True):
         for vnode, gpus in _vnodes(chunk):
-            host = _same_host(vnode, hosts) or _same_host(place, hosts)
+            host = same_host(vnode, hosts) or same_host(place, hosts)
             if host is None and gpus:
                 return {}
             if host is not None:
@@ -181,14 +181,14 @@ def _from_gpufile(hosts: Sequence[str], gpufile: str) -> dict[str, int]:
     found: Counter[str] = Counter()
     for line in gpufile.split():
         gpu = _GPU_LINE.fullmatch(line)
-        host = _same_host(gpu[1], hosts) if gpu else None
+        host = same_host(gpu[1], hosts) if gpu else None
         if host is None:
             return {}
         found[host] += 1
     return dict(found)
 
 
-def _same_host(name: str, hosts: Sequence[str]) -> str | None:
+def same_host(name: str, hosts: Sequence[str]) -> str | None:
     """The host of the nodefile with this name, with or without a domain in either name."""
     if name in hosts:
         return name

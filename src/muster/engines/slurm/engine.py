@@ -80,6 +80,10 @@ class SlurmEngine(Engine):
         """The allocation that this process runs in."""
         return read_slurm(env) if in_slurm_allocation(env) else None
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """scancel."""
+        return f"scancel {env['SLURM_JOB_ID']}" if in_slurm_allocation(env) else ""
+
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One srun, or several if the hosts have different numbers of GPUs."""
         if choice.allocation is None:
