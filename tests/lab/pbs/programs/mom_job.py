@@ -11,6 +11,7 @@ import threading
 import time
 
 import records
+from leftovers import forget, remember
 from output import DELIVERED_LATER, Output
 from schedule import schedule
 from surroundings import clear, furnish, hosts, script_environment, task_environment
@@ -56,6 +57,7 @@ class HostJob:
             streams=(subprocess.DEVNULL, streams[0], streams[1]),
             lingers=self.lingers,
         )
+        remember(task.session, self.record["id"])
         for stream in streams:
             os.close(stream)
         return task
@@ -76,6 +78,7 @@ class HostJob:
 
     def attach(self, session: int) -> Task:
         """Take a session that someone else started into the job."""
+        remember(session, self.record["id"])
         return self.new_task(session)
 
     def kill(self, limit: float = 2) -> None:
@@ -86,6 +89,7 @@ class HostJob:
             task.kill()
         for task in tasks:
             task.ended.wait(max(0.0, deadline - time.monotonic()))
+            forget(task.session)
 
     def leave(self) -> None:
         """The job is over."""
@@ -112,6 +116,12 @@ class FirstHostJob(HostJob):
 
     def run(self) -> None:
         """The whole life of the job."""
+        if self.output.missing:
+            comment = "job held, too many failed attempts to run"
+            records.change(self.record["id"], state="H", comment=comment, exit_status=-3)
+            self.leave()
+            return
+        self.output.refuse_direct_write()
         for sister in hosts(self.record)[1:]:
             try:
                 call(sister, do="join", job=self.record["id"])
@@ -155,6 +165,7 @@ class FirstHostJob(HostJob):
             streams=(reading, out, err),
             lingers=self.lingers,
         )
+        remember(task.session, self.record["id"])
         for descriptor in (reading, out, err):
             os.close(descriptor)
         return task
