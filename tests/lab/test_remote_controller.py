@@ -234,7 +234,8 @@ def test_the_working_directory_of_the_laptop_reaches_all_hosts(laptop: Laptop) -
     assert laptop.lab.run("h2", ["ls", f"{copy[1]}/out"], timeout=10).stdout.split() == ["0", "1"]
     assert f"Results: on h2, `scp -r h2:{copy[1]}/out .` copies them\n" in laptop.muster("show").out
     without = laptop.muster("run", "--detach", *FAST, "-H", "h2:1,h3:1", "work.py", cwd=Path("/root/only-here"))
-    assert (without.code, "the working directory /root/only-here does not exist" in without.err) == (125, True)
+    assert without.code == 125, without.said
+    assert "the working directory /root/only-here does not exist" in without.err, without.said
 
 
 def test_a_host_that_cannot_log_in_to_the_others_does_not_get_the_controller(laptop: Laptop) -> None:

@@ -15,7 +15,8 @@ WRITE = """
 import os, sys, time
 host = os.environ["GROUP_RANK"]
 os.makedirs("results/parts", exist_ok=True)
-open("results/log.txt", "w").write("log of " + host)
+# Another size each time: equal sizes within one second count as the same file, as with rsync.
+open("results/log.txt", "w").write("log of " + host + "!" * ("fail" in sys.argv))
 open(f"results/parts/{host}.bin", "wb").write(bytes(1_500_000))
 if "fail" in sys.argv:
     sys.exit(3)
@@ -58,6 +59,7 @@ def test_results_of_all_hosts_come_back_also_from_a_job_that_failed(tmp_path: Pa
 
     done = run_here(tmp_path, *options[:-1], "results/log.txt", "train.py", "fail")
     assert done.code == 3, done.said
+    assert "results/log.txt~" in done.err, done.said
     assert (tmp_path / "results/log.txt~").read_text() == "log of 0"
 
 

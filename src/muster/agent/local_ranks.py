@@ -316,7 +316,7 @@ class LocalRanks:
         self.selector.unregister(spawner.socket)
         spawner.socket.close()
         self.spawner = None
-        self._reply_prepared({**_PREPARED, "error": "it died"})
+        self._reply_prepared({**_PREPARED, "error": "the process that imports torch died"})
         self._to_start.clear()
         for rank in self.ranks.values():
             if not rank.exited:

@@ -183,13 +183,14 @@ class _Start:
         results = tuple(f"{there}/{pattern}" for pattern in job.spec.fetch)
         self.place = replace(read_place(folder) or self.place, results=results, shared=accepted.get("shared") is True)
         write_place(folder, self.place)
-        remote.shows_errors = True
+        remote.show_errors()
         answer = self._wait(remote)
         keep(folder, answer)
         place = read_place(folder)
         if place is not None and place.shared:
             write_place(folder, replace(place, confirmed=True))
         if "started" not in answer:
+            remote.drain_errors()
             ended: Any = answer.get("ended")
             return ended if isinstance(ended, int) else EXIT_MUSTER
         self._print_how_to_follow()

@@ -224,10 +224,10 @@ class Agents:
         return left
 
     async def why_ended(self, *, hit: bool) -> str | None:
-        """Why the scheduler ended the job, if it did; after a `hit`, wait a second for its message."""
+        """Why the scheduler ended the job, if it did; after a `hit`, wait for its message."""
+        begin = time.monotonic()
         hit = hit or all(link.lost for link in self.links)
-        give_up = time.monotonic() + (1.0 if hit else 0.0)
-        while self.connector.why_ended() is None and time.monotonic() < give_up:
+        while hit and self.connector.may_explain(time.monotonic() - begin):
             await asyncio.sleep(0.05)
         return self.connector.why_ended()
 

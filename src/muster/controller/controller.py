@@ -182,7 +182,9 @@ class Controller:
             await self.connect()
             plan = await self.prepare()
         except MusterError as error:
-            if isinstance(error, LinkLost) or any(link.lost for link in self.agents.links):
+            # A scheduler that ends the job kills zygotes too, maybe before it is known that their agents are dead.
+            away = any(member.standing == "away" for member in self.recovery.roster.members)
+            if isinstance(error, LinkLost) or away or any(link.lost for link in self.agents.links):
                 reason = await self.recovery.scheduler_reason(hit=True)
                 if reason:
                     raise MusterError(reason) from None

@@ -123,6 +123,18 @@ class RemotePython:
             raise HostError(self.place.host.name, "sent too much output before an answer")
         return self.process.stdout in self._open
 
+    def show_errors(self) -> None:
+        """Pass stderr on from now on, beginning with what has come already."""
+        self.shows_errors = True
+        sys.stderr.buffer.write(self._errors)
+        sys.stderr.flush()
+
+    def drain_errors(self, limit: float = 2.0) -> None:
+        """Read the rest of stderr: its last lines can arrive after the last message."""
+        deadline = time.monotonic() + limit
+        while self.has_errors and (left := deadline - time.monotonic()) > 0:
+            self.read(left)
+
     @property
     def has_errors(self) -> bool:
         """Whether more of its stderr may come."""

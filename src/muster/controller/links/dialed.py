@@ -38,6 +38,13 @@ _TERM_LIMIT_AFTER_LOSS = 1.0
 """The same if a host is lost, for which some launchers would wait for minutes."""
 
 
+_REASON_LIMIT = 1.0
+"""Seconds for the scheduler's reason after a sign that it has ended the job."""
+
+_LAST_LINES_LIMIT = 8.0
+"""The same once all agents have ended; srun itself waits up to 7 s for a step to finish."""
+
+
 class NobodyCame(HostError):
     """An agent did not connect in time, and the cause is unknown."""
 
@@ -300,6 +307,12 @@ class DialedConnector:
     def why_ended(self) -> str | None:
         """Why the scheduler ended the job, if it did."""
         return self._why_ended
+
+    def may_explain(self, waited: float) -> bool:
+        """Whether to wait longer for the scheduler's reason; srun prints it last, after all agents have ended."""
+        if self._why_ended is not None or all(caller.is_over for caller in self._callers):
+            return False
+        return waited < (_LAST_LINES_LIMIT if all(map(self.has_ended, self.links)) else _REASON_LIMIT)
 
     async def close(self) -> None:
         """End the start commands and close the port, after the agents have exited."""

@@ -163,3 +163,7 @@ class PipedConnector:
     def why_ended(self) -> str | None:
         """No scheduler ends these jobs."""
         return None
+
+    def may_explain(self, waited: float) -> bool:
+        """Nothing to wait for."""
+        return False
