@@ -201,7 +201,9 @@ def test_an_agent_on_another_host_than_its_own_is_noticed(
 def test_a_changed_nodefile_is_refused_with_both_names():
     error = PbsEngine().misplaced(agents("h3")[0], "h2", agents("h2", "h3"))
     assert error is not None
-    assert error.message == "h3: pbsdsh started its agent on h2, because PBS_NODEFILE is not the file that PBS wrote"
+    assert (
+        error.message == "h3: pbsdsh started its agent on h2, because PBS_NODEFILE differs from the file that PBS wrote"
+    )
     assert error.hint
     assert PbsEngine().misplaced(agents("h3")[0], "h3", agents("h2", "h3")) is None
 

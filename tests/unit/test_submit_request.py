@@ -329,7 +329,12 @@ def test_the_id_that_sbatch_prints(printed: str, job: str, steps: list[str]):
 )
 def test_the_id_that_qsub_prints(printed: str, job: str, log: str):
     assert Pbs().job_id(printed) == job
-    assert [step for step, _ in Pbs().next_steps(PLAIN, job)] == [f"qstat -s {job}", f"tail -F {log}", f"qdel {job}"]
+    typed = f"'{job}'" if "[" in job else job
+    assert [step for step, _ in Pbs().next_steps(PLAIN, job)] == [
+        f"qstat -s {typed}",
+        f"tail -F {log}",
+        f"qdel {typed}",
+    ]
 
 
 @pytest.mark.parametrize("printed", ["", "Submitted batch job\n", 'Your job 1 ("x") has been submitted\n'])

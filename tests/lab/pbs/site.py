@@ -30,7 +30,7 @@ REACH_SERVER = """\
 if [ -e {state}/down ]; then
     echo "Connection refused" >&2
     echo "{name}: cannot connect to server {server} (errno=15010)" >&2
-    exit 162
+    exit 255
 fi
 while [ -e {state}/hung ]; do sleep 0.1; done
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -126,15 +127,16 @@ class Pbs:
 
     def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
         """qstat, the log, qdel."""
-        steps = [(f"qstat -s {job}", "show its state: Q (queued, with the reason) or R (running)")]
+        typed = shlex.quote(job)  # the id of an array has brackets
+        steps = [(f"qstat -s {typed}", "show its state: Q (queued, with the reason) or R (running)")]
         if request.extra_sets("-V"):
-            steps.append((f"qstat -f {job}", "check Variable_List: OpenPBS 23.06 ignores -V, --env NAME works"))
+            steps.append((f"qstat -f {typed}", "check Variable_List: OpenPBS 23.06 ignores -V, --env NAME works"))
         if not request.extra_sets("-o", "-k", "-j", "-e"):
             late = "follow its output (at some sites the file appears when the job ends)"
             first = re.match(r"\d+", request.extra_value("-J") or "")  # each job of an array has its own file
             index = f".{first[0]}" if first else ""
             steps.append((f"tail -F {self.name(request)}.o{self.number(job)}{index}", late))
-        return [*steps, (f"qdel {job}", "cancel it")]
+        return [*steps, (f"qdel {typed}", "cancel it")]
 
 
 def _asks_for_nodes(request: Request) -> str:

@@ -134,7 +134,7 @@ class PbsEngine(Engine):
             return None
         return HostError(
             agent.name,
-            f"pbsdsh started its agent on {printable(host)}, because PBS_NODEFILE is not the file that PBS wrote",
+            f"pbsdsh started its agent on {printable(host)}, because PBS_NODEFILE differs from the file that PBS wrote",
             hint="leave PBS_NODEFILE as PBS sets it, and select hosts with `-H host1,host2`",
         )
 

@@ -116,6 +116,8 @@ def write_delivered(path: str, name: str, text: str) -> None:
     target = Path(path)
     if target.is_dir():
         target /= name
+    if not target.parent.is_dir():
+        raise OSError(f"{target.parent} is missing")
     target.unlink(missing_ok=True)
     file = os.open(target, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with os.fdopen(file, "wb") as out:
