@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -325,3 +326,10 @@ def test_no_text_does_more_than_be_refused(names: str, vnodes: str, total: str, 
     assert [host.name for host in found.hosts] == ["n1", "n2"]
     with suppress(UsageError):
         read_pbs(JOB, names, text, gpufile=gpufile)
+
+
+def test_one_page_says_what_the_stand_in_copies_and_others_point_to_it():
+    docs = Path(__file__).parents[2] / "docs"
+    saying = [page for page in docs.rglob("*.md") if re.search(r"stand-in[^\n]{0,60}copies", page.read_text())]
+    assert [page.relative_to(docs).as_posix() for page in saying] == ["engines/pbs.md"]
+    assert "pbs.md#how-it-was-tested" in (docs / "engines" / "by-hand.md").read_text()
