@@ -72,7 +72,6 @@ UP: Fields = {
 }
 
 ASK: Fields = {
-    "host": "a",
     "env": {},
     "cwd": "/code",
     "script": "t.py",
@@ -80,8 +79,6 @@ ASK: Fields = {
     "master": None,
     "paths": [],
     "peers": {"b": ["10.0.0.2"]},
-    "ranks": 2,
-    "world": 4,
 }
 
 REQUESTS: dict[str, Fields] = {

@@ -263,7 +263,13 @@ class Agent:
         except ProtocolError as error:
             self.send({"re": number, "refused": str(error)})
             return
-        reply = self.handlers[message["do"]](message, number)
+        try:
+            reply = self.handlers[message["do"]](message, number)
+        except ProtocolError:
+            raise
+        except Exception as error:  # the controller decides what a request that failed means for the job
+            self.guard.note(f"the request `{message['do']}` failed", traceback_of(error))
+            reply = {"refused": f"{type(error).__name__}: {error}"}
         if reply is not None:
             self.send({"re": number, **reply})
 

@@ -264,11 +264,12 @@ class LocalRanks:
             self.stdin.given(rank)
 
     def _on_spawner(self) -> None:
-        if self.spawner is None:
+        spawner = self.spawner
+        if spawner is None:
             return
-        messages = self.spawner.receive()
+        messages = spawner.receive(self.ranks, self.guard)
         if messages is None:
-            self._on_spawner_gone(self.spawner)
+            self._on_spawner_gone(spawner)
             return
         for message in messages:
             self._on_news[message["t"]](message)
@@ -364,8 +365,7 @@ class LocalRanks:
         except ConnectionResetError:
             data = b""  # the rank exited without reading all requests
         if stream.number == 3:
-            for line in stream.reports.lines(data):
-                self._reports.take(stream.rank, line)
+            self._reports.read(stream, data)
         else:
             text = stream.decoder.decode(data, final=not data)
             if stream.number == 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,6 +20,9 @@ _LIMIT = 10.0
 """Seconds for a pipe to deliver everything."""
 
 _MOST_BYTES = 1 << 20
+
+_STDIN = "-"
+"""Read from stdin instead of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +61,19 @@ def read_env_file(path: str, env: Mapping[str, str]) -> EnvFile:
     return EnvFile(values=values, copied=tuple(copied))
 
 
+def check_is_kept(path: str) -> None:
+    """UsageError for stdin, a descriptor or a pipe: a job that starts later could not read it again."""
+    try:
+        mode = 0 if path == _STDIN else os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # reading it reports why
+    if not stat.S_ISREG(mode) or path.startswith(("/dev/", "/proc/")):
+        raise UsageError(
+            f"--env-file {path}: the job reads it when it starts, so it must be a file",
+            hint="write the variables to a file that only you can read: `umask 077` first",
+        )
+
+
 def _unquoted(value: str) -> str:
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if quoted else value
@@ -79,7 +96,7 @@ def _read(path: str) -> bytes:
     """Read a file, or a pipe such as that of `<(command)`, which must not keep Muster waiting or fill its memory."""
     data = b""
     deadline = time.monotonic() + _LIMIT
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    descriptor = os.dup(0) if path == _STDIN else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         while len(data) <= _MOST_BYTES:
             if not select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from muster.api.pickling import carry
 from muster.api.results import exception_of, failure_of, results_of
@@ -33,6 +33,7 @@ def launch(
     image: str | None = None,
     timeout: float | None = None,
     quiet: bool = False,
+    results: Literal["pickle", "json"] = "pickle",
     options: str | Sequence[str] = (),
 ) -> list[Result]:
     """Call `fn(*args, **kwargs)` on every rank and return a list of the results, ordered by rank.
@@ -50,6 +51,7 @@ def launch(
 
     hosts, nproc, engine, env, image, quiet: same as the options of `muster run`; `hosts` may be a list, with groups.
     timeout: seconds after which Muster stops the job and raises TimeoutError.
+    results: "json" if you do not trust the hosts: ranks send results as JSON, and nothing that they send is unpickled.
     options: other options of `muster run`, written as on the command line: "--sync --restarts 2", or a list of words.
 
     Muster sends a function from a notebook or the running script, a lambda or a closure with its code (using
@@ -59,12 +61,15 @@ def launch(
     If a rank raises an exception, Muster stops all other ranks and raises that exception here, from a
     muster.LaunchError with the rank, its host and its traceback. A lost host, a rank that was killed or exited early
     (sys.exit(3)), and a result that cannot be pickled raise the LaunchError itself; its `results` holds what other
-    ranks had returned by then. Invalid arguments and unreachable hosts raise MusterError. Ctrl-C stops the job, then
-    raises KeyboardInterrupt.
+    ranks had returned by then. So does every exception with results="json". Invalid arguments and unreachable hosts
+    raise MusterError. Ctrl-C stops the job, then raises KeyboardInterrupt.
     """
     try:
         _refuse_while_imported_by_a_rank()
-        call = carry(fn, args, kwargs or {}, cwd=os.getcwd())
+        if results not in ("pickle", "json"):
+            hint = "json is for plain values, and nothing is unpickled"
+            raise UsageError(f'results must be "pickle" or "json", got {results!r}', hint=hint)
+        call = carry(fn, args, kwargs or {}, cwd=os.getcwd(), results=results)
         given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet}
         spec = spec_with(RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd()), given)
         typed = parse_words(_words(options))
@@ -73,11 +78,11 @@ def launch(
         raise error.for_python() from None
     verdict, attempt = running.verdict, running.attempt
     if verdict.ok and attempt is not None:
-        return results_of(call.name, attempt)
-    failure = failure_of(verdict, attempt)
+        return results_of(call.name, attempt, results)
+    failure = failure_of(verdict, attempt, results)
     if running.timed_out:
         raise TimeoutError(f"{call.name} did not return on every rank within {timeout:g} s") from failure
-    raised = exception_of(verdict, attempt)
+    raised = exception_of(verdict, attempt) if results == "pickle" else None
     if raised is None:
         raise failure
     raise raised from failure

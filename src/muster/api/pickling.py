@@ -22,8 +22,13 @@ from muster.rank.function_call import dumps, holds_code
 from muster.spec import Call
 
 
-def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str) -> Call:
-    """Pickle a function with its arguments; UsageError names the part that cannot be pickled."""
+def carry(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str, results: str = "pickle"
+) -> Call:
+    """Pickle a function with its arguments; UsageError names the part that cannot be pickled.
+
+    `results` is how ranks send back what it returns: "pickle" or "json".
+    """
     if not callable(function):
         raise UsageError(
             f"launch() needs a callable, got {type(function).__name__}",
@@ -45,6 +50,7 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         name = f"{module.__name__}.{name}"
     head = {
         "name": name,
+        "results": results,
         "python": sys.version_info[:2],
         "cloudpickle": cloudpickle.__version__,
         "modules": _sources(cloudpickle),

@@ -143,8 +143,9 @@ def print_error(error: MusterError) -> None:
     from muster.text import printable_lines
 
     message = printable_lines(error.message)  # it may quote a host
-    text = f"error: {with_hint(message, error.hint)}\n"
+    hint = printable_lines(error.hint) if error.hint else None
+    text = f"error: {with_hint(message, hint)}\n"
     if wants_color(sys.stderr.isatty()):
-        hint = f"\n\n{painted('hint:', ADVICE)} {error.hint}" if error.hint else ""
-        text = f"{painted('error:', FAILURE)} {message}{hint}\n"
+        advice = f"\n\n{painted('hint:', ADVICE)} {hint}" if hint else ""
+        text = f"{painted('error:', FAILURE)} {message}{advice}\n"
     sys.stderr.write(text)

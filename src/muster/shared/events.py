@@ -113,7 +113,7 @@ class Out(TypedDict):
 
     t: Literal["out"]
     rank: int
-    stream: int
+    stream: Literal[1, 2]
     text: str
 
 
@@ -122,7 +122,7 @@ class Prompt(TypedDict):
 
     t: Literal["prompt"]
     rank: int
-    stream: int
+    stream: Literal[1, 2]
 
 
 class MemoryFacts(TypedDict):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
+from muster.environment import SECRET_NAME
 from muster.errors import UsageError
 from muster.submit.batch_units import Memory
 
@@ -51,6 +53,8 @@ class Request:
     """Ranks per host, if given with --nproc."""
     variables: tuple[str, ...] = ()
     """Environment variables whose values here are passed to the ranks (`--env NAME`)."""
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment variables of `--env NAME=VALUE` that the script exports, because other users see command lines."""
     requeue: int | None = None
     """How often the job continues after its time limit or a preemption; None for never."""
     warning: int | None = None
@@ -84,6 +88,18 @@ def _value(word: str, following: str, option: str) -> str | None:
         return following
     start = f"{option}=" if option.startswith("--") else option
     return word[len(start) :] if word.startswith(start) else None
+
+
+def without_secrets(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return options of `muster run` with `--env NAME` for each secret `--env NAME=VALUE`, and these secrets."""
+    kept: list[str] = []
+    secrets: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        is_secret = kept[-1:] == ["--env"] and equals and SECRET_NAME.search(name)
+        kept.append(name if is_secret else word)
+        secrets |= {name: value} if is_secret else {}
+    return tuple(kept), secrets
 
 
 def check_name(text: str) -> str:

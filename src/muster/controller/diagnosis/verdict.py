@@ -141,7 +141,7 @@ def describe(end: RankEnd) -> str:
     if end.summary:
         return cut(end.summary, 200) + (f" ({end.place})" if end.place else "")
     if end.status < 0:
-        name = _signal_name(-end.status)
+        name = signal_name(-end.status)
         if -end.status == signal.SIGKILL:
             if end.memory is None or not end.memory.is_counted:
                 return f"killed by {name}, not sent by Muster"
@@ -250,7 +250,8 @@ def _after(seconds: float) -> str:
     return f"{max(0.0, seconds):.1f} s after the start"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """The name of a signal, or its number."""
     try:
         return signal.Signals(number).name
     except ValueError:
