@@ -84,8 +84,8 @@ touch {engine.site.folder}/server/down; trap 'rm {engine.site.folder}/server/dow
 """
     job = engine.site.qsub("h1", script, select="2:ncpus=1+1:ncpus=1:mpiprocs=2:host=h2", walltime=60)
     assert job.wait(90) == 0, job.output
-    silent = "could not determine the GPUs that PBS allocated (qstat: cannot connect to server pbssrv (errno=15010))"
-    assert f"muster: {silent}; each line of PBS_NODEFILE becomes one rank" in job.output
+    silent = "could not determine the GPUs that PBS allocated .*qstat: cannot connect to server pbssrv"
+    assert re.search(f"muster: {silent}.*; each line of PBS_NODEFILE becomes one rank", job.output), job.output
     assert "muster: 4 ranks on 2 hosts" in job.output
 
 

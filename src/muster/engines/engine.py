@@ -90,6 +90,8 @@ class Launch:
     """Whether the job can run without some of its hosts, each of which then has its own command."""
     orphaned: str = ""
     """A shell command that an agent runs when it has lost the controller and its ranks have ended."""
+    notes: tuple[str, ...] = ()
+    """Short sentences for the user about the commands."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 

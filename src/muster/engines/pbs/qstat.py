@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
 from muster.engines.pbs.environment import nodefile_text, read_pbs
 from muster.engines.pbs.nodefile import pbs_setting
+from muster.engines.requeue import ask
+from muster.errors import MusterError
 from muster.text import printable
 
 _QSTAT_LIMIT = 10.0
@@ -30,24 +31,11 @@ def pbs_program(name: str, env: Mapping[str, str]) -> str:
 
 
 def ask_qstat(env: Mapping[str, str], limit: float = _QSTAT_LIMIT) -> tuple[str, str]:
-    """The output of `qstat -f` for this job, and why it is empty: a server that is down, hangs or rejects the job."""
+    """The output of `qstat -f` for this job, and why there is none."""
     try:
-        done = subprocess.run(
-            [pbs_program("qstat", env), "-f", env.get("PBS_JOBID", "")],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=limit,
-        )
-    except subprocess.TimeoutExpired:
-        return "", f"qstat did not answer within {limit:g} s"
-    except OSError as error:
-        return "", f"could not start qstat: {error.strerror}"
-    if done.returncode == 0:
-        return done.stdout, ""
-    said = [printable(line.strip()) for line in done.stderr.splitlines() if line.strip()]
-    return "", said[-1] if said else f"qstat exited with code {done.returncode}"
+        return ask((pbs_program("qstat", env), "-f", env.get("PBS_JOBID", "")), limit), ""
+    except MusterError as error:
+        return "", printable(error.message)
 
 
 def _gpufile(env: Mapping[str, str]) -> str | None:
