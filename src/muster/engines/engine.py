@@ -92,6 +92,8 @@ class Launch:
     """A shell command that an agent runs when it has lost the controller and its ranks have ended."""
     notes: tuple[str, ...] = ()
     """Short sentences for the user about the commands."""
+    attach: tuple[str, ...] = ()
+    """The command that makes the session of a process part of the scheduler's job; agents add the pid of each rank."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 

@@ -19,7 +19,8 @@ What it copies, and from where:
   which share of kill_delay; what survives (setsid, plain ssh) and what does not; that a dead host changes nothing; that
   of two values for a resource the first counts; jobs held for `-k oed`; a -V that does nothing; vnodes and numbers in
   exec_host; defaults of the site for chunks; a server that is down or hangs (`site.server`); a mom that dies alone
-  (`site.kill_mom`); released hosts
+  (`site.kill_mom`); released hosts; that suspension and accounting work by session, with those that were attached; that
+  scripts and tasks ignore SIGHUP
 - read in OpenPBS's source (commit cd7ab5eda): the words and the loop of pbsdsh, pbs_tmrsh and pbs_attach; that an
   index beyond the nodefile wraps around; that a task's session is killed when its first process ends, but waits for
   the SIGKILL while the job is being deleted; the folding of `qstat -f`
@@ -27,8 +28,8 @@ What it copies, and from where:
   pbs_tmrsh, no pbs_attach, no exec_vnode
 
 What it does not copy: users (everyone is root), queues and limits, qsub -I, dependencies, holds, hooks and cgroups
-(GPUs are only counted), vnodes with names of their own, prologues, accounting, and the seconds by which the real one
-polls late.
+(GPUs are only counted), vnodes with names of their own, prologues, the seconds by which the real one polls late, and
+the 60 s for which a job with a dead host stays in state E.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from muster.engines.pbs.nodefile import pbs_setting
 from muster.engines.requeue import ask
 from muster.errors import MusterError
 from muster.text import printable
+from muster.user_file import read_user_file
 
 _QSTAT_LIMIT = 10.0
 """Timeout in seconds for a busy PBS server; without an answer, the lines of PBS_NODEFILE set the number of ranks."""
@@ -40,7 +41,6 @@ def ask_qstat(env: Mapping[str, str], limit: float = _QSTAT_LIMIT) -> tuple[str,
 
 def _gpufile(env: Mapping[str, str]) -> str | None:
     try:
-        with open(env["PBS_GPUFILE"]) as file:
-            return file.read()
-    except (KeyError, OSError, UnicodeDecodeError):
+        return read_user_file(env["PBS_GPUFILE"]).decode()
+    except (KeyError, OSError, ValueError):
         return None

@@ -48,7 +48,7 @@ def _is_of(pid: int, job: str) -> bool:
 
 def _requeue(job: str, host: str) -> bool:
     record = records.load(job)
-    if record["state"] not in "RE" or record["chunks"][0]["host"] != host:
+    if record["state"] not in "RSE" or record["chunks"][0]["host"] != host:
         return False
     for sister in hosts(record)[1:]:
         with suppress(OSError):
