@@ -29,7 +29,7 @@ class Cause:
     begin: float
     """The earliest moment at which it can end the job."""
     end: float
-    """The latest moment."""
+    """The latest moment; infinity if it may come too late for the job."""
     rank: int | None = None
     host: int | None = None
     verdict: bool = True
@@ -120,7 +120,7 @@ def _ends(plan: Plan, seen: Observation) -> Iterator[str]:
     possible = [cause for cause in possible if cause.begin <= first]
     complete = all(seen.finished)
     last = max((said[-1] for said in seen.said if said), default=0.0)
-    may_succeed = not possible or (complete and last <= min(cause.begin for cause in possible) + BUSY)
+    may_succeed = all(cause.end == float("inf") or last <= cause.begin for cause in possible)
     if seen.code == 0:
         if not may_succeed:
             yield f"exit code 0, but it should be {_codes(possible)}"

@@ -17,6 +17,7 @@ from .rank_process import Rank, Stream
 from .rank_reports import RankReports
 from .rank_stdin import Stdin
 from .signal_relay import PASS_ON_AFTER, SignalRelay
+from .spawner import NO_PROCESS
 from .spawner_client import Spawner
 from .stopping import Stopping
 
@@ -243,6 +244,9 @@ class LocalRanks:
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
             self.stopping = None
+            for rank in self._running():
+                if rank.pid not in left:  # it is dead, but its spawner is stopped and does not report it
+                    self._on_exit(rank, -signal.SIGKILL, time.time(), 0)
             for request in self._stop_requests:
                 self.send({"re": request, "left": left})
             self._stop_requests = []
@@ -292,7 +296,10 @@ class LocalRanks:
         self._start_next()
 
     def _on_ended(self, message: Ended) -> None:
-        self._on_exit(self.ranks[message["rank"]], message["status"], message["time"], message["rss"])
+        rank = self.ranks[message["rank"]]
+        is_late = rank.exited or not (rank.pid or message["status"] == NO_PROCESS)  # its spawner was stopped
+        if not is_late:
+            self._on_exit(rank, message["status"], message["time"], message["rss"])
 
     def _on_store_started(self, message: StoreStarted) -> None:
         if self.spawner is not None:
