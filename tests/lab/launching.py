@@ -87,6 +87,7 @@ class Job:
     def __init__(self, folder: Path, *argv: str) -> None:
         self._folder = folder
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
+            os.fchmod(err.fileno(), 0o600)  # the address of a dashboard is not written where others can read it
             self.process = subprocess.Popen(
                 [MUSTER, "run", *argv],
                 cwd=folder,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from muster.jobs.attempts_text import attempt_rows, swaps_text, took
 from muster.jobs.hosts_text import host_change, host_rows, named_hosts, where
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, REQUEUE, how_long, moment, one_line, status, table
+from muster.jobs.ps_text import LEASE, REQUEUE, how_it_ended, how_long, moment, one_line, status, table
 from muster.jobs.state import AttemptState, Failure, HostChangeState, JobState, RankState, Report
 from muster.text import age, count, cut, printable, rank_list, significant, tilde
 
@@ -88,7 +88,7 @@ def verdict(job: KeptJob, now: float) -> list[str]:
     """How a job ended, or how it stands: sentences, and indented what belongs to them."""
     state = job.state
     if state is None:
-        return [f"job {job.id} has no readable state.json: it is missing, damaged or belongs to another user"]
+        return [f"job {job.id} {how_it_ended(job)}"]
     lines: list[str] = []
     for report in (*_hangs(state), *_stragglers(state)):
         lines += _report(report)
