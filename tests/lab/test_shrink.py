@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elastic_jobs import Site, ended_well, hosts_of
+from waiting import patience
 
 from muster.lab import Lab
 
