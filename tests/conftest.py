@@ -63,8 +63,11 @@ class ByFile(LoadScopeScheduling):
         return f"{path} {zlib.crc32(nodeid.encode()) % APART.get(path.rpartition('/')[2], 1)}"
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
-    """How `-n` distributes tests: files in the order in which they were collected, not the largest first."""
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """How `-n` without `--dist` distributes tests: by file, in the order in which they were collected."""
+    if config.option.dist != "load":
+        return None
     config.option.loadscopereorder = False
     return ByFile(config, log)
 
