@@ -68,7 +68,7 @@ def _plain(message: Mapping[str, Any]) -> bytes | None:
 
 
 def decode(line: bytes) -> Any:
-    """Decode a line to any JSON value, still to be validated; raises ProtocolError if it is none."""
+    """Decode a line to any JSON value, still to be validated; raises ProtocolError if it is invalid."""
     import json
 
     try:

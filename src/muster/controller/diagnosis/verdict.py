@@ -205,15 +205,25 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     notes = (
         ["ranks on other hosts failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
     )
+    why = ""
     if loss.is_up:
         sentence = f"the job cannot continue on {loss.host}: {loss.why}"
         fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
+        # Its ranks ended with it, and their agent then read the counters.
+        end = next((end for end in failures if end.host == loss.host and end.killed), None)
+        if end is not None:
+            from muster.controller.diagnosis.explain.host_failures import SPAWNER, out_of_memory, out_of_memory_fix
+
+            reason = out_of_memory(end)
+            why = f"the OOM killer {reason.format(SPAWNER)}" if reason else ""
+            fix = out_of_memory_fix(end) if reason else fix
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
         fix = "check that it is up and reachable, or run without it by removing it from -H"
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=sentence,
+        why=why,
         fix=fix,
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",

@@ -14,6 +14,7 @@ from muster.engines.allocation import Allocation
 from muster.engines.rank_variables import RankVariables, rank_and_size
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.user_file import read_user_file
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,254}")
 _ATTRIBUTE = re.compile(r"^    ([A-Za-z_][\w.]*) = (.*)$", re.MULTILINE)
@@ -37,8 +38,7 @@ def nodefile_text(env: Mapping[str, str]) -> str:
     if not path:
         raise UsageError("PBS_NODEFILE is not set, so the job's hosts are unknown", hint=_SCRIPT_HINT)
     try:
-        with open(path, encoding="utf-8") as file:
-            return file.read()
+        return read_user_file(path).decode()
     except OSError as error:
         raise UsageError(f"could not read PBS_NODEFILE {path}: {error.strerror}", hint=_SCRIPT_HINT) from None
     except ValueError:  # not UTF-8, or a NUL in the path

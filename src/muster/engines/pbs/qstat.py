@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from muster.engines.allocation import Allocation
 from muster.engines.pbs.environment import nodefile_text, read_pbs
 from muster.engines.pbs.nodefile import pbs_setting
+from muster.user_file import read_user_file
 
 _QSTAT_LIMIT = 10.0
 """Timeout in seconds for a busy PBS server; without an answer, the hosts report their own GPUs."""
@@ -42,7 +43,6 @@ def _qstat(env: Mapping[str, str]) -> str | None:
 
 def _gpufile(env: Mapping[str, str]) -> str | None:
     try:
-        with open(env["PBS_GPUFILE"]) as file:
-            return file.read()
-    except (KeyError, OSError, UnicodeDecodeError):
+        return read_user_file(env["PBS_GPUFILE"]).decode()
+    except (KeyError, OSError, ValueError):
         return None
