@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import re
@@ -56,11 +57,17 @@ def _started(*args: Any, **settings: Any) -> NoReturn:
     raise Started
 
 
+def _never_awaited(coroutine: Any, **settings: Any) -> NoReturn:
+    coroutine.close()
+    raise Started
+
+
 @contextmanager
 def nothing_starts() -> Generator[None]:
     """Raise Started instead of starting a process or connecting."""
     with (
         patch.object(subprocess.Popen, "__init__", _started),
+        patch.object(asyncio, "run", _never_awaited),
         patch.object(os, "fork", _started),
         patch.object(os, "execv", _started),
         patch.object(os, "execve", _started),
