@@ -96,7 +96,7 @@ def cases_of(command: CommandWords, option: OptionWords) -> Iterator[Case]:
         if shared and about not in FEW:
             continue
         only_shown = command.words == ("config",) and option.value.name not in ("N", "PORT", "DURATION", "RANKS")
-        code = 2 if about in (TEXTS if only_shown and option.value.kind != "choices" else refused) else None
+        code = 2 if about in (refused & TEXTS if only_shown and option.value.kind != "choices" else refused) else None
         yield Case(argv=(*command.words, f"{option.names[-1]}={value}", *after), code=code)
         if about in ("zero", "letters"):
             yield Case(argv=(*command.words, option.names[0], value, *after), code=code)
