@@ -29,13 +29,97 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # --- hosts ----------------------------------------------------------------------------------------------------
 
 HOSTS = [
-    *("", " ", ",", ",,", "a,,b", ",a", "a,", "a b", "a\tb", "a\nb", "a;b", "a|b", "a&b", "a>b", "$(id)", "`id`", "a'b"),
-    *('a"b', "a\\b", "a/b", "../x", "/etc/passwd", "-oProxyCommand=id", "-", "--", "a:-1", "a:0", "a:1025", "a:99999999"),
-    *("a:x", "a:1.5", "a:", "a::", "a:1:2:3", ":8", ":", "@", "@nosuch", "@a@b", "user@", "@:8", "u@v@w", "a:nan", "a:²"),
+    *(
+        "",
+        " ",
+        ",",
+        ",,",
+        "a,,b",
+        ",a",
+        "a,",
+        "a b",
+        "a\tb",
+        "a\nb",
+        "a;b",
+        "a|b",
+        "a&b",
+        "a>b",
+        "$(id)",
+        "`id`",
+        "a'b",
+    ),
+    *(
+        'a"b',
+        "a\\b",
+        "a/b",
+        "../x",
+        "/etc/passwd",
+        "-oProxyCommand=id",
+        "-",
+        "--",
+        "a:-1",
+        "a:0",
+        "a:1025",
+        "a:99999999",
+    ),
+    *(
+        "a:x",
+        "a:1.5",
+        "a:",
+        "a::",
+        "a:1:2:3",
+        ":8",
+        ":",
+        "@",
+        "@nosuch",
+        "@a@b",
+        "user@",
+        "@:8",
+        "u@v@w",
+        "a:nan",
+        "a:²",
+    ),
     *("gpu[", "gpu]", "gpu[]", "gpu[1", "gpu[1-", "gpu[1-]", "gpu[-2]", "gpu[2-1]", "gpu[a-b]", "gpu[1-2", "gpu[1,]"),
-    *("gpu[,1]", "gpu[1--2]", "gpu[[1-2]]", "gpu[1-2]]", "gpu[0-999999999]", "gpu[1-2]:", "[1-2", "gpu[1-2]x[", "a[1.5]"),
-    *("[::1", "::1]:8", "[]:8", "[zz]:8", "ssh://", "ssh://a:99999", "ssh://a:x", "http://a", "a:0,0", "a:0,-1", "a:1024,1"),
-    *("gpü", "\udcff", "a\0b", "a\x1b[31m", "x" * 300, "." * 10, "a..b", "-a", "a:8,a:9:", "*", "a*", "{a,b}", "a=b", "a#b"),
+    *(
+        "gpu[,1]",
+        "gpu[1--2]",
+        "gpu[[1-2]]",
+        "gpu[1-2]]",
+        "gpu[0-999999999]",
+        "gpu[1-2]:",
+        "[1-2",
+        "gpu[1-2]x[",
+        "a[1.5]",
+    ),
+    *(
+        "[::1",
+        "::1]:8",
+        "[]:8",
+        "[zz]:8",
+        "ssh://",
+        "ssh://a:99999",
+        "ssh://a:x",
+        "http://a",
+        "a:0,0",
+        "a:0,-1",
+        "a:1024,1",
+    ),
+    *(
+        "gpü",
+        "\udcff",
+        "a\0b",
+        "a\x1b[31m",
+        "x" * 300,
+        "." * 10,
+        "a..b",
+        "-a",
+        "a:8,a:9:",
+        "*",
+        "a*",
+        "{a,b}",
+        "a=b",
+        "a#b",
+    ),
 ]
 
 
@@ -97,10 +181,24 @@ def test_a_bad_hostfile_is_one_sentence_with_its_name(command: str):
     cases = list[Case]()
     for number, data in enumerate(HOSTFILES.values()):
         Path(f"hosts{number}").write_bytes(data)
-        cases.append(Case(argv=(*command.split(), "--hostfile", f"hosts{number}", *after), code=2, says=f"hosts{number}"))
+        cases.append(
+            Case(argv=(*command.split(), "--hostfile", f"hosts{number}", *after), code=2, says=f"hosts{number}")
+        )
     Path("loop").symlink_to("loop")
     Path("unreadable").write_text("a\n")
-    others = ["/", ".", "nosuch", "loop", "/dev/null", "/dev/zero", "/dev/full", "/proc/self/mem", "x" * 300, "a\0b", "\udcff"]
+    others = [
+        "/",
+        ".",
+        "nosuch",
+        "loop",
+        "/dev/null",
+        "/dev/zero",
+        "/dev/full",
+        "/proc/self/mem",
+        "x" * 300,
+        "a\0b",
+        "\udcff",
+    ]
     cases += [Case(argv=(*command.split(), "--hostfile", name, *after), code=2, says="hostfile|NUL") for name in others]
     assert problems(cases) == []
 
@@ -242,7 +340,22 @@ def test_what_is_mistyped_gets_a_sentence_that_helps(line: str, code: int, says:
 
 # --- environment variables ------------------------------------------------------------------------------------
 
-JUNK = ["", " ", "-1", "0", "9" * 5000, "nan", "²", "a\nb", "$(id)", "\x1b[31m", "gpu[1-", "gpu[0-999999999]", ",,", "/dev/zero"]
+JUNK = [
+    "",
+    " ",
+    "-1",
+    "0",
+    "9" * 5000,
+    "nan",
+    "²",
+    "a\nb",
+    "$(id)",
+    "\x1b[31m",
+    "gpu[1-",
+    "gpu[0-999999999]",
+    ",,",
+    "/dev/zero",
+]
 JUNK += ["\udcff", "x" * 20_000, "2(x3", "2(x", "(x2)", "1e9", "0x10", "None"]
 
 SCHEDULERS = {
@@ -291,16 +404,34 @@ def test_broken_variables_of_a_scheduler_never_show_a_traceback(scheduler: str):
     assert problems(cases) == []
 
 
-@pytest.mark.parametrize("data", [b"", b"\n", b"\xff", b"a b\n", b"-x\n", b"$(id)\n", b"x" * 100_000, b"n1;id\n", b"\0\n"])
+@pytest.mark.parametrize(
+    "data", [b"", b"\n", b"\xff", b"a b\n", b"-x\n", b"$(id)\n", b"x" * 100_000, b"n1;id\n", b"\0\n"]
+)
 def test_a_broken_node_file_of_pbs_is_one_sentence(data: bytes):
     Path("nodes").write_bytes(data)
     assert problems([Case(argv=("run", "--dry-run", "train.py"), env=SCHEDULERS["pbs"], code=2)]) == []
 
 
 def test_other_variables_never_show_a_traceback():
-    names = ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK"]
+    names = [
+        "RANK",
+        "WORLD_SIZE",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "OMPI_COMM_WORLD_RANK",
+        "OMPI_COMM_WORLD_SIZE",
+        "PMI_RANK",
+    ]
     names += ["NO_COLOR", "FORCE_COLOR", "COLUMNS", "LINES", "TERM", "SHELL", "PWD", "HOME", "XDG_STATE_HOME", "TMPDIR"]
-    names += ["XDG_CONFIG_HOME", "XDG_RUNTIME_DIR", "USER", "LOGNAME", "OMP_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "EDITOR"]
+    names += [
+        "XDG_CONFIG_HOME",
+        "XDG_RUNTIME_DIR",
+        "USER",
+        "LOGNAME",
+        "OMP_NUM_THREADS",
+        "CUDA_VISIBLE_DEVICES",
+        "EDITOR",
+    ]
     cases = [
         Case(argv=argv, env={name: text})
         for name in names
@@ -314,17 +445,102 @@ def test_other_variables_never_show_a_traceback():
 
 TOML = [
     *("=", "[", "[[", "]", "a", "a =", '"', "'''", "a = 1\na = 2", "[run]\n[run]", "\0", "a = [", "a = {", "[" * 5000),
-    *("a = " + "[" * 5000, "nproc = 99999999999", "nproc = -1", "nproc = 'x'", "nproc = nan", "nproc = 1.5", "nproc = true"),
-    *("nproc = []", "nproc = {}", "hosts = 5", "hosts = [5]", "hosts = ''", "hosts = 'a b'", "hosts = {a = 5}", "[hosts]\na = 5"),
-    *("[hosts]\n'a b' = 'x'\n[run]\nhosts='@a b'", "[hosts]\na = '@a'\n[run]\nhosts = '@a'", "[host]\na = 5", "[host.a]\nx = 1"),
-    *("[host.a]\npython = 5", "[host.a]\npython = ''", "env = 5", "[env]\nA = []", "[env]\n'A B' = 1", "[env]\nA = true"),
-    *("[env]\nA = '\\u0000'", "[env]\nA = {}", "[nosuch]\na = 1", "nosuch = 1", "run = 5", "grace = 'x'", "grace = inf"),
-    *("grace = nan", "grace = -1", "lost-after = 0", "restarts = 'many'", "engine = 'zork'", "engine = 5", "sync = 'yes'"),
-    *("sync = 5", "dry-run = 1", "help = true", "h = 1", "command = ['x']", "module = true", "m = true", "'' = 1", "master-port = 0"),
-    *("master-port = 99999", "only-rank = '5-1'", "only-rank = []", "env-file = 'nosuch'", "env-file = 5", "hostfile = 'nosuch'"),
-    *("hostfile = '/dev/zero'", "name = ''", "name = 'a b'", "name = 5", "notify = 5", "preload = 5", "preload = ['a b']"),
-    *("image = 5", "python = 5", "mpi-args = 5", "mpi-args = '\"'", "container = 'zork'", "interface = 5", "date = 2020-01-01"),
-    *("a = 0x" + "f" * 5000, "a = " + "9" * 5000, "\ufeff\ufeff", "a.b.c.d.e = 1", "[run.nproc]\na = 1", "nproc = 2020-01-01"),
+    *(
+        "a = " + "[" * 5000,
+        "nproc = 99999999999",
+        "nproc = -1",
+        "nproc = 'x'",
+        "nproc = nan",
+        "nproc = 1.5",
+        "nproc = true",
+    ),
+    *(
+        "nproc = []",
+        "nproc = {}",
+        "hosts = 5",
+        "hosts = [5]",
+        "hosts = ''",
+        "hosts = 'a b'",
+        "hosts = {a = 5}",
+        "[hosts]\na = 5",
+    ),
+    *(
+        "[hosts]\n'a b' = 'x'\n[run]\nhosts='@a b'",
+        "[hosts]\na = '@a'\n[run]\nhosts = '@a'",
+        "[host]\na = 5",
+        "[host.a]\nx = 1",
+    ),
+    *(
+        "[host.a]\npython = 5",
+        "[host.a]\npython = ''",
+        "env = 5",
+        "[env]\nA = []",
+        "[env]\n'A B' = 1",
+        "[env]\nA = true",
+    ),
+    *(
+        "[env]\nA = '\\u0000'",
+        "[env]\nA = {}",
+        "[nosuch]\na = 1",
+        "nosuch = 1",
+        "run = 5",
+        "grace = 'x'",
+        "grace = inf",
+    ),
+    *(
+        "grace = nan",
+        "grace = -1",
+        "lost-after = 0",
+        "restarts = 'many'",
+        "engine = 'zork'",
+        "engine = 5",
+        "sync = 'yes'",
+    ),
+    *(
+        "sync = 5",
+        "dry-run = 1",
+        "help = true",
+        "h = 1",
+        "command = ['x']",
+        "module = true",
+        "m = true",
+        "'' = 1",
+        "master-port = 0",
+    ),
+    *(
+        "master-port = 99999",
+        "only-rank = '5-1'",
+        "only-rank = []",
+        "env-file = 'nosuch'",
+        "env-file = 5",
+        "hostfile = 'nosuch'",
+    ),
+    *(
+        "hostfile = '/dev/zero'",
+        "name = ''",
+        "name = 'a b'",
+        "name = 5",
+        "notify = 5",
+        "preload = 5",
+        "preload = ['a b']",
+    ),
+    *(
+        "image = 5",
+        "python = 5",
+        "mpi-args = 5",
+        "mpi-args = '\"'",
+        "container = 'zork'",
+        "interface = 5",
+        "date = 2020-01-01",
+    ),
+    *(
+        "a = 0x" + "f" * 5000,
+        "a = " + "9" * 5000,
+        "\ufeff\ufeff",
+        "a.b.c.d.e = 1",
+        "[run.nproc]\na = 1",
+        "nproc = 2020-01-01",
+    ),
 ]
 
 
@@ -350,7 +566,22 @@ def test_a_broken_choice_of_the_configuration_is_one_sentence(work: Path):
 
 
 def test_a_bad_variable_for_the_ranks_is_one_sentence():
-    words = ["", "=", "=x", "1A=x", "A B=x", "A-B=x", "A.B=x", "é=x", "\udcff=x", "A\n=x", "$A=x", "NOT_SET_ANYWHERE", "a\0=x", "A=\0"]
+    words = [
+        "",
+        "=",
+        "=x",
+        "1A=x",
+        "A B=x",
+        "A-B=x",
+        "A.B=x",
+        "é=x",
+        "\udcff=x",
+        "A\n=x",
+        "$A=x",
+        "NOT_SET_ANYWHERE",
+        "a\0=x",
+        "A=\0",
+    ]
     cases = [
         Case(argv=(*command, "--env", word, *after), code=2)
         for word in words
