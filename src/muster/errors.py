@@ -12,7 +12,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 EXIT_USAGE = 2
@@ -87,6 +87,7 @@ class LaunchError(MusterError):
         host: str = "",
         traceback: str = "",
         returned: Mapping[int, bytes] | None = None,
+        load: Callable[[bytes], Any] | None = None,
     ) -> None:
         super().__init__(message, hint=hint)
         self.rank = rank
@@ -94,15 +95,13 @@ class LaunchError(MusterError):
         self.host = host
         self.traceback = traceback
         """The traceback as printed on the rank."""
-        self._returned = dict(returned or {})
+        self._returned, self._load = dict(returned or {}), load
         self.args = (with_hint("\n  ".join([message, *traceback.splitlines()]), hint),)
 
     @property
     def results(self) -> dict[int, Any]:
         """What ranks had returned before the failure, by rank."""
-        import pickle
-
-        return {rank: pickle.loads(data) for rank, data in self._returned.items()}
+        return {rank: self._load(data) for rank, data in self._returned.items()} if self._load else {}
 
 
 class LabError(MusterError):

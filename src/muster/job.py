@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import time
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from muster.errors import MusterError
+from muster.home import state_folder
 from muster.hosts import Host
 from muster.spec import RunSpec
 
@@ -61,12 +61,6 @@ def short_name(target: str) -> str:
 
 JOB_ID = re.compile(r"(?P<time>\d{8}-\d{6})-(?P<name>[A-Za-z0-9_-]+)-(?P<end>[0-9a-f]{4})")
 """Matches the result of `new_job_id`."""
-
-
-def state_folder() -> Path:
-    """The state directory of Muster: $XDG_STATE_HOME/muster, else ~/.local/state/muster."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(base) / "muster"
 
 
 def job_folder(job_id: str) -> Path:

@@ -103,7 +103,7 @@ def tilde(path: Path) -> str:
     """A path with `~` for the home directory."""
     try:
         return f"~/{path.relative_to(path.home())}"
-    except ValueError:
+    except (ValueError, RuntimeError):  # it is elsewhere, or this user has no home directory
         return str(path)
 
 

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from email.utils import formatdate
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,12 @@ import torch, torch.distributed as dist
 import muster
 
 signals, file, steps = [], sys.argv[1], int(sys.argv[2])
+def is_free():
+    return os.path.exists(file + ".free")
+def is_held():  # until the test frees the job, at the same step for all ranks
+    bound = torch.tensor([float("held" in sys.argv and not is_free())])
+    dist.all_reduce(bound)
+    return bound.item() > 0
 if "deaf" not in sys.argv:
     signal.signal(signal.SIGUSR1, lambda *_: signals.append(time.time()))
 with muster.init() as world:
@@ -43,13 +50,15 @@ with muster.init() as world:
     dist.all_reduce(total)
     said = {"attempt": attempt, "rank": world.rank, "host": os.uname().nodename, "time": time.time(), "step": step}
     print("BEGUN", json.dumps(said), flush=True)
-    while step < steps:
+    while step < steps or ("held" in sys.argv and is_held()):
         time.sleep(0.05)
         dist.all_reduce(total.fill_(len(signals) if "polls" not in sys.argv else world.deadline is not None))
         step += 1
         if total.item() or (step % 20 == 0 and "deaf" in sys.argv):
             if world.rank == 0:
                 time.sleep(1.0 if total.item() else 0.0)
+                while "saves-long" in sys.argv and not is_free():
+                    time.sleep(0.05)
                 with open(file + ".tmp", "w") as saved:
                     json.dump(step, saved)
                 os.rename(file + ".tmp", file)
@@ -81,6 +90,10 @@ class Training(Running):
         self.saved = site.shared / f"saved-{time.monotonic_ns()}"
         hosts = ("-H", "h2:1,h3:1,h4:1")
         super().__init__(site.lab, site.shared, *options, *hosts, "train.py", str(self.saved), str(steps), *how)
+
+    def free(self) -> None:
+        """Let a job that is `held` end, or one that `saves-long` finish its checkpoint."""
+        self.saved.with_name(f"{self.saved.name}.free").touch()
 
     def drain(self, *argv: str) -> subprocess.CompletedProcess[bytes]:
         """`muster drain` on the machine of the controller, to its end."""
@@ -118,12 +131,16 @@ def test_drained_host_is_replaced_after_its_ranks_have_saved(site: Site) -> None
 
 
 def test_two_notices_are_one_signal_and_an_earlier_deadline_counts(site: Site) -> None:
-    job = Training(site, "polls", options=("--min-hosts", "1"), steps=100)
+    job = Training(site, "polls", "held", "saves-long", options=("--min-hosts", "1"), steps=100)
     job.wait_begun(0, 3)
     (pid,) = [pid for pid, command in site.lab.processes("h3") if "exec(open(0" in command]
     os.kill(pid, signal.SIGTERM)
     job.wait_for(r"h3 has 30 s left \(its agent received SIGTERM\); all ranks get SIGUSR1")
-    drained = job.drain("train.py", "h4", "--in", "20s")
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(job.drain, "train.py", "h4", "--in", "20s")
+        job.wait_for(r"h4 has \d+ s left \(muster drain\); the ranks have been signaled")
+        job.free()
+        drained = second.result()
     assert drained.returncode == 0, drained.stderr
     done = job.wait()
     ended_well(done)
@@ -169,7 +186,7 @@ def test_second_sigterm_ends_the_agent(site: Site) -> None:
 
 
 def test_job_without_a_spare_ends_after_its_ranks_have_saved(site: Site) -> None:
-    job = Training(site, options=())
+    job = Training(site, "held", options=())
     job.wait_begun(0, 3)
     refused = job.drain("train.py", "h3")
     assert refused.returncode == 2
@@ -183,7 +200,7 @@ def test_job_without_a_spare_ends_after_its_ranks_have_saved(site: Site) -> None
 
 
 def test_bad_use_of_drain_is_one_sentence(site: Site) -> None:
-    job = Training(site, "deaf", options=("--spares", "1"), steps=100)
+    job = Training(site, "deaf", "held", options=("--spares", "1"), steps=100)
     job.wait_begun(0, 2)
     strange = job.drain("train.py", "h9")
     assert strange.returncode == 2
@@ -195,6 +212,7 @@ def test_bad_use_of_drain_is_one_sentence(site: Site) -> None:
     assert again.stderr == b"muster: h4 is already drained (muster drain); no rank runs there\n"
     spareless = job.drain("train.py", "h2")
     assert b"has no spare host that could replace h2" in spareless.stderr
+    job.free()
     ended_well(job.wait())
     over = job.drain("train.py", "h2")
     assert over.returncode == 2

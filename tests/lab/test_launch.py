@@ -221,6 +221,30 @@ def test_a_rank_that_leaves_without_a_result_is_named(how: str, sentence: str):
     assert caught.value.rank == 0
 
 
+def test_with_json_nothing_is_unpickled_here(monkeypatch: pytest.MonkeyPatch):
+    def answer(how: str) -> Any:
+        if how == "fail":
+            raise ValueError("bad batch")
+        return {"rank": int(os.environ["RANK"]), "losses": (0.5, None), "lock": how == "lock" and threading.Lock()}
+
+    by_value = sent(answer)
+
+    def refuse(data: bytes) -> None:
+        raise AssertionError("unpickled")
+
+    monkeypatch.setattr("pickle.loads", refuse)
+    values = launch(lambda: by_value("return"), results="json")
+    assert values == [{"rank": rank, "losses": [0.5, None], "lock": False} for rank in (0, 1)]
+    with pytest.raises(muster.LaunchError) as caught:
+        launch(lambda: by_value("lock"), nproc=1, results="json")
+    assert re.match(r"rank 0 on \S+ .*could not convert its result \(dict\) to JSON: .*lock", caught.value.message)
+    assert 'results="pickle"' in str(caught.value)
+    with pytest.raises(muster.LaunchError, match="ValueError: bad batch") as caught:
+        launch(lambda: by_value("fail"), nproc=1, results="json")
+    assert "in answer" in caught.value.traceback
+    assert caught.value.results == {}
+
+
 @pytest.mark.parametrize("how", ["None", "0"])
 def test_a_function_that_leaves_in_good_order_returns_nothing(how: str):
     by_value = sent(leave)
@@ -260,6 +284,7 @@ def test_a_restart_gives_the_results_of_the_attempt_that_ended_well():
         ({"options": "--dry-run"}, "does not support --dry-run"),
         ({"options": "--slurm-args -N2"}, "does not support --slurm-args"),
         ({"hosts": ["a:2", "b:x"]}, "b:x"),
+        ({"results": "yaml"}, 'results must be "pickle" or "json", got \'yaml\''),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(arguments: dict[str, Any], sentence: str, folder: Path):
@@ -273,6 +298,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(arguments: dict[str,
 # --- large values, other interpreters -----------------------------------------------------------------------
 
 
+@pytest.mark.timeout(240)
 def test_hundreds_of_megabytes_go_there_and_back():
     data = os.urandom(1 << 20) * 50
     (result,) = launch(lambda data: data * 4, data, nproc=1)

@@ -98,10 +98,10 @@ def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sa
 
 
 REFUSALS = """
-import resource, signal, subprocess, sys
+import os, pickle, resource, signal, subprocess, sys
 from pathlib import Path
 import torch, muster
-from muster.training.checkpoint_folders import find_complete
+from muster.training.checkpoint_folders import find_complete, mark_complete
 from torch.nn import BatchNorm1d, Linear, Sequential
 
 root = Path(sys.argv[1])
@@ -198,6 +198,27 @@ with muster.init() as world:
     assert steps() == [3, 6]
     file.write_bytes(bytes(len(file.read_bytes())))  # of the right size, and rotten
     refuses("step-00000006: ", bad, lambda: begin(**state))
+
+    # Code in the metadata, or in an entry that is not a tensor, is not run.
+    class Bomb:
+        def __reduce__(self):
+            return os.system, (f"touch {root}/exploded",)
+
+    from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata
+
+    metadata = root / "step-00000006" / ".metadata"
+    hidden = {"model": BytesStorageMetadata()}
+    for content, words in (
+        (Bomb(), "contains posix.system, which is not part of a checkpoint"),
+        ({"a": [Bomb()]}, "contains posix.system, which is not part of a checkpoint"),
+        (Metadata(state_dict_metadata=hidden), "BytesStorageMetadata, which is not part of a checkpoint"),
+        ({"torch": 1}, "its .metadata does not describe a checkpoint"),
+    ):
+        metadata.write_bytes(pickle.dumps(content))
+        (metadata.parent / "complete.json").unlink()
+        mark_complete(metadata.parent, ranks=1, about={})
+        refuses(words, bad, lambda: begin(**state))
+    assert not (root / "exploded").exists()
 print("all refused")
 """
 

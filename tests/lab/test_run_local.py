@@ -98,8 +98,6 @@ def python(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[
         text=True,
         errors="surrogateescape",
         timeout=100,
-        # A shell without job control starts tests in the background with SIGQUIT ignored; ranks have the default.
-        preexec_fn=lambda: signal.signal(signal.SIGQUIT, signal.SIG_DFL),
     )
 
 
@@ -338,16 +336,6 @@ def test_env_wins_over_what_muster_itself_would_set(folder: Path) -> None:
 def test_the_whole_environment_of_this_machine_reaches_local_ranks(folder: Path) -> None:
     (folder / "env.py").write_text("import os; print(os.environ['OF_MY_SHELL'], os.environ['MUSTER_JOB'] != '')")
     assert run_here(folder, "--nproc", "1", "--no-zygote", "env.py", OF_MY_SHELL="yes").lines(0) == ["yes True"]
-
-
-@pytest.mark.parametrize("name", ["json", "selectors", "socket", "types", "zlib"])
-def test_files_in_the_working_directory_do_not_shadow_what_muster_imports(tmp_path: Path, name: str) -> None:
-    # Plain python puts the script's folder first on its path, not the working directory.
-    (tmp_path / "scripts").mkdir()
-    (tmp_path / "scripts" / "who.py").write_text(f"import {name}; print('fine')")
-    (tmp_path / f"{name}.py").write_text("raise RuntimeError('the wrong file')")
-    done = run_here(tmp_path, "--nproc", "1", "--no-zygote", "scripts/who.py")
-    assert done.lines(0) == ["fine"], done.said
 
 
 def test_as_many_arguments_as_a_shell_can_give_reach_the_script(tmp_path: Path) -> None:

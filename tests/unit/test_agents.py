@@ -53,6 +53,9 @@ def test_no_lease_runs_out_while_there_is_much_to_hear(tmp_path: Path):
         agents = Agents(launch, tmp_path, on_event=on_event, on_text=lambda _, text: None)
         try:
             await agents.connect("job", lambda error: None)
+            agents._ranks_on = {name: range(1) for name in ("a", "b")}
+            for link in agents.links:
+                link.ranks = {0}
             agents.beat()
             await wait_until_async("8 events", lambda: len(heard) == 8)
             return [(await link.request("hold", limit=20, whom=""))["port"] for link in agents.links]

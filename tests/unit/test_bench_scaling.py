@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,7 @@ from muster.cli.bench import parser
 from muster.cli.scaling import work_of
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts
+from muster.own_python import module_argv
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
 
@@ -164,4 +166,4 @@ def test_a_dry_run_shows_the_plan_and_the_environment_of_the_ranks(tmp_path: Pat
 def test_slurm_args_become_salloc_around_the_same_command(tmp_path: Path):
     done = bench("--dry-run", "--slurm-args", "-N2", "--max", "64", cwd=tmp_path)
     assert done.stdout.startswith("salloc --job-name=muster-bench -N2 ")
-    assert done.stdout.endswith("-m muster bench --dry-run --max 64\n")
+    assert done.stdout.endswith(f"{shlex.join(module_argv('muster')[1:])} bench --dry-run --max 64\n")

@@ -7,11 +7,13 @@ import os
 import selectors
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from healthy import cluster, findings
 from waiting import process_state, wait_until
 
 from muster.agent import probes
@@ -174,3 +176,13 @@ def test_nothing_to_ask_is_answered_at_once():
 def test_no_probe_may_take_longer_than_the_reply_is_waited_for():
     assert all(request["limit"] >= PROBE_LIMIT for request in REQUESTS)
     assert max(request["limit"] for request in REQUESTS) < 10
+
+
+@pytest.mark.parametrize("nonsense", [None, 3, "x", [], {}, [None], {"x": 1}])
+def test_a_host_that_answers_nonsense_does_not_end_the_check_of_the_others(nonsense: Any):
+    healthy = cluster(3)
+    for probe in healthy.machines[1].answers:
+        machine = replace(healthy.machines[1], answers={**healthy.machines[1].answers, probe: nonsense})
+        found = findings(replace(healthy, machines=(healthy.machines[0], machine, healthy.machines[2])))
+        unjudged = [finding for finding in found if "could not judge" in finding.what]
+        assert all(finding.hosts in ((), ("b",)) for finding in unjudged), (probe, unjudged)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import re
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,21 @@ def test_slow_connections_without_the_token_do_not_shut_others_out(page: Page):
     finally:
         for peer in slow:
             peer.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to connect as another user")
+def test_connections_of_another_user_do_not_close_those_of_the_user_of_the_dashboard(page: Page):
+    with ExitStack() as stack:
+        own = stack.enter_context(socket.create_connection(("127.0.0.1", page.port), timeout=30))
+        os.seteuid(65534)
+        try:
+            for _ in range(200):
+                stack.enter_context(socket.create_connection(("127.0.0.1", page.port), timeout=30))
+        finally:
+            os.seteuid(0)
+        own.sendall(f"GET /{page.token}/ HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert own.recv(100).startswith(b"HTTP/1.1 200 ")
+        assert page.get("").status == 200
 
 
 def test_a_request_that_never_ends_is_cut_off(page: Page, monkeypatch: pytest.MonkeyPatch):

@@ -240,6 +240,8 @@ MEETINGS = {
 
 @pytest.mark.parametrize(("env", "meeting"), MEETINGS.values(), ids=MEETINGS.keys())
 def test_ranks_look_for_rank_0_where_it_may_be(env, meeting):
+    if meeting is not None and meeting.ask != "PMI":
+        meeting = replace(meeting, munge="SLURM_JOB_ID" in env)
     assert detect(env).meeting == meeting
 
 

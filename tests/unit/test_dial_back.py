@@ -139,6 +139,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
         )
         out: list[str] = []
         links[0]._on_event = lambda link, event: out.append(event.get("text", ""))
+        links[0].ranks = {0}
         await links[0].request("start", limit=30, ranks=[{"rank": 0, "env": {}}], leader=True, store=False, fed=None)
         await wait_until_async("the whole line", lambda: "".join(out).endswith("\n"))
         assert "".join(out).strip() == "clean"

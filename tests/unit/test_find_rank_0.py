@@ -187,3 +187,94 @@ def test_on_the_first_host_of_a_pbs_job_the_nodefile_is_found_without_its_variab
     env = {**TASK, "PBS_CONF_FILE": str(settings)}
     assert with_nodefile(env)["WORLD_SIZE"] == "2"
     assert with_nodefile({**env, "PBS_JOBID": "8.server"}) == {**env, "PBS_JOBID": "8.server"}
+
+
+def test_a_process_of_another_user_is_not_taken_for_rank_0(job, monkeypatch):
+    answer = Answer(meet(job, HERE), 4711)
+    mine = os.getuid()
+    try:
+        monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+        with pytest.raises(MusterError, match="a process of another user answered"):
+            find_rank_0(meet(job, HERE), who="rank 1", limit=1)
+    finally:
+        answer.close()
+
+
+def test_rank_0_does_not_give_its_key_away(job):
+    meeting = meet(job, HERE)
+    answer = Answer(meeting, 4711)
+    try:
+        with socket.create_connection(("127.0.0.1", meeting.port), timeout=30) as stranger:
+            stranger.sendall(b"nonce plain\n")
+            said = stranger.makefile("rb").readline()
+        assert said.startswith(b"muster ")
+        assert meeting.key.encode() not in said
+    finally:
+        answer.close()
+
+
+def test_who_only_passes_on_the_words_of_rank_0_is_not_taken_for_it(job):
+    meeting = meet(job, HERE)
+    answer = Answer(meeting, 4711)
+
+    def pass_on(server):
+        try:
+            client, _ = server.accept()
+            with client, socket.create_connection(("127.0.0.1", meeting.port), timeout=30) as rank_0:
+                rank_0.sendall(client.makefile("rb").readline())
+                client.sendall(rank_0.makefile("rb").readline())
+        except OSError:
+            pass
+
+    with socket.create_server(("127.0.0.2", 0)) as server:
+        relay = threading.Thread(target=pass_on, args=(server,))
+        relay.start()
+        try:
+            there = replace(meeting, port=server.getsockname()[1], hosts=("127.0.0.2",))
+            with pytest.raises(MusterError, match="another program or job answered"):
+                find_rank_0(there, who="rank 1", limit=1)
+        finally:
+            answer.close()
+            server.close()
+            relay.join(30)
+
+
+MUNGE = """#!/bin/sh
+# Seals for user $SEALER: base64 in place of encryption.
+if [ "${0##*/}" = munge ]; then echo "MUNGE:$(cat | base64 -w0):"; exit; fi
+IFS=: read -r _ text _
+echo "UID:   ${SEALER:-$(id -u)}" >&2
+echo "$text" | base64 -d
+"""
+
+
+@pytest.fixture
+def munge(tmp_path, monkeypatch):
+    for name in ("munge", "unmunge"):
+        (tmp_path / name).write_text(MUNGE)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+def test_inside_slurm_rank_0_proves_by_munge_that_it_is_of_the_same_user(job, munge):
+    meeting = replace(meet(job, HERE), munge=True)
+    answer = Answer(meeting, 4711)
+    try:
+        assert find_rank_0(meeting, who="rank 1", limit=30) == ("127.0.0.1", 4711)
+    finally:
+        answer.close()
+
+
+def test_inside_slurm_who_knows_only_the_public_job_id_is_not_taken_for_rank_0(job, munge, monkeypatch):
+    meeting = replace(meet(job, HERE), munge=True)
+    answer = Answer(replace(meeting, munge=False), 4711)
+    try:
+        with pytest.raises(MusterError, match=r"did not prove \(MUNGE\) that it belongs to this user"):
+            find_rank_0(meeting, who="rank 1", limit=1)
+        sealed = Answer(meeting, 4712)
+        monkeypatch.setenv("SEALER", str(os.getuid() + 1))
+        with pytest.raises(MusterError, match=r"did not prove \(MUNGE\) that it belongs to this user"):
+            find_rank_0(meeting, who="rank 1", limit=1)
+        sealed.close()
+    finally:
+        answer.close()

@@ -19,8 +19,9 @@ from muster.check.here import forget_if_passed, known_bad
 from muster.engines.engine import Choice
 from muster.engines.table import load
 from muster.errors import UsageError
+from muster.home import state_folder
 from muster.hosts import Host
-from muster.job import Job, state_folder
+from muster.job import Job
 from muster.jobs import host_history
 from muster.jobs.host_history import Incident, Kind
 from muster.spec import RunSpec

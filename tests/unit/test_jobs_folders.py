@@ -246,11 +246,11 @@ def test_the_state_of_a_job_is_one_or_two_words(fields: dict[str, object], said:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"id": "x"}', '{"version": 9, "id": 3}'])
-def test_a_state_that_cannot_be_read_is_unknown(text: str):
+def test_a_state_that_cannot_be_read_is_shown_as_damaged(text: str):
     folder = keep(state_of(A))
     (folder / "state.json").write_text(text)
     job = read_job(folder)
-    assert (job.state, job.life, status(job, 0.0)) == (None, "unknown", "unknown")
+    assert (job.state, job.life, status(job, 0.0)) == (None, "unknown", "damaged")
 
 
 def test_without_a_name_the_running_job_is_meant_and_several_are_named():

@@ -47,6 +47,14 @@ def test_a_folder_in_which_ranks_worked_is_kept_and_named():
     assert (folder / "code" / "checkpoint.pt").exists()
 
 
+def test_code_that_was_not_unpacked_to_its_end_is_removed():
+    folder = keep(state_of(job_id("cut"), phase="ended", exit_code=0, **OLD))
+    (folder / "code.h1.4711").mkdir()
+    (folder / "code.h1.4711" / "train.py").write_text("half of")
+    assert prune(30 * DAY).removed == (job_id("cut"),)
+    assert not folder.exists()
+
+
 def test_a_link_to_a_folder_elsewhere_is_not_followed(tmp_path: Path):
     mine = tmp_path / "mine"
     mine.mkdir()

@@ -71,8 +71,8 @@ def test_status_says_that_no_lab_is_up(capsys: pytest.CaptureFixture[str], own_s
     assert (own_state / "muster").stat().st_mode & 0o777 == 0o700
 
 
-def test_the_lab_imports_nothing_of_muster_but_errors() -> None:
+def test_the_lab_imports_nothing_of_muster_but_errors_and_the_state_directory() -> None:
     code = "import sys, muster.lab.lab_client, muster.cli.lab\nprint(*(m for m in sys.modules if m[:7] == 'muster.'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     foreign = {name for name in done.stdout.split() if not name.startswith(("muster.lab", "muster.cli", "muster.api"))}
-    assert foreign == {"muster.errors"}
+    assert foreign == {"muster.errors", "muster.home"}

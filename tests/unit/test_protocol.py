@@ -119,6 +119,7 @@ def after(*data: bytes) -> AgentLink:
 
     async def listen() -> AgentLink:
         link = AgentLink(AgentSpec(host=Host(name="far"), name="far"), lambda *_: None, lambda *_: None)
+        link.ranks = {0}
         for piece in data:
             link.on_data(piece)
         link._up.exception() if link.lost else None
@@ -138,6 +139,18 @@ def after(*data: bytes) -> AgentLink:
         (b'{"t": "lost"}\n', "far: its agent violated the protocol: unknown message `lost`"),
         (b'{"re": []}\n', "far: its agent violated the protocol: a message lacks the field `t`"),
         (b"Segmentation fault\n", "far: another program wrote to the agent's channel"),
+        (b"[" * 100_000 + b"\n", "far: another program wrote to the agent's channel"),
+        (encode({**OUT, "rank": 7}), "far: its agent violated the protocol: message `out` is about rank 7, which does"),
+        (encode({**OUT, "stream": 3}), "far: its agent violated the protocol: message `out`: the field `stream` must"),
+        (encode(messages.UP), "far: its agent violated the protocol: the first message, and no other, must be `up`"),
+        (
+            encode({**messages.EVENTS["gauges"], "t": "gauges", "ranks": {}, "time": float("nan")}),
+            "far: its agent violated the protocol: message `gauges`: the field `time` must be float, not nan",
+        ),
+        (
+            encode({"t": "signal", "number": 15, "ranks": [0, 7]}),
+            "far: its agent violated the protocol: message `signal` is about rank '7', which does not run there",
+        ),
     ],
 )
 def test_a_host_that_sends_nonsense_is_lost_with_that_sentence(message: bytes, sentence: str):

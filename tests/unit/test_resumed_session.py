@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,10 +21,9 @@ from hypothesis import strategies as st
 from messages import UP
 from waiting import ending, wait_until_async
 
-from muster.agent import controller_session
+from muster.agent import controller_session, resume_socket
 from muster.agent.channel import Pipes
 from muster.agent.controller_session import ControllerSession
-from muster.controller.links import link_lines
 from muster.controller.links.link import AgentLink
 from muster.controller.links.link_lines import LinkLines
 from muster.controller.links.reconnect import BETWEEN, Reconnect
@@ -32,7 +32,7 @@ from muster.engines.engine import AgentSpec
 from muster.hosts import Host
 from muster.shared.protocol import validate
 from muster.shared.requests import REQUESTS
-from muster.shared.wire import GREETING, encode
+from muster.shared.wire import GREETING, LineReader, encode
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
@@ -388,26 +388,25 @@ def test_what_listens_on_the_agents_socket_cannot_speak_as_the_bridge():
     with pair() as both:
         near, far = socket.socketpair()
         with near, far:
-            told: list[bool] = []
-            resuming = Resuming(both.lines, Cable(near), on_bridge=lambda message: not told.append(message["found"]))
+            seen: list[bool] = []
+            resuming = Resuming(both.lines, Cable(near), on_bridge=lambda message: not seen.append(message["found"]))
             assert resuming.on_data(b'{"t":"bridge","place":"p","found":true}\n')
             assert not resuming.on_data(b'{"t":"bridge","place":"p","found":false}\n')
-            assert told == [True]
+            assert seen == [True]
 
 
-def test_a_host_that_sends_a_line_without_end_is_lost_before_it_fills_the_memory(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(link_lines, "_LONGEST", 1 << 20)
-
+def test_a_host_that_sends_a_line_without_end_is_lost_before_it_fills_the_memory():
     async def use(link: AgentLink) -> None:
+        link.lines.reader = LineReader(greeting=GREETING, longest=1 << 20)
         link.on_data(GREETING)
         for _ in range(10):
             link.on_data(b"x" * (1 << 18))
-        assert str(link.lost) == "far: its agent violated the protocol: a line has more than 1 MB"
+        assert str(link.lost) == "far: its agent violated the protocol: a line has more than 1048576 bytes"
 
     with_link(use)
 
 
-@pytest.mark.parametrize("got", [3, 10**30])
+@pytest.mark.parametrize("got", [3, 10**18])
 def test_a_host_that_acknowledges_lines_which_were_never_sent_is_lost(got: int):
     async def use(link: AgentLink) -> None:
         link.on_data(GREETING)
@@ -422,7 +421,7 @@ def test_a_negative_count_acknowledges_nothing():
     async def use(link: AgentLink) -> None:
         link.on_data(GREETING)
         link.ping()
-        link.on_data(encode({"t": "pong", "sent": 0.0, "time": 0.0, "got": -(10**30)}))
+        link.on_data(encode({"t": "pong", "sent": 0.0, "time": 0.0, "got": -(10**18)}))
         assert not link.lost
         assert link.lines.sent.can_resume(0)
 
@@ -437,3 +436,20 @@ def test_the_ranks_of_a_host_that_is_given_up_get_no_time_beside_their_replaceme
         validate(stop, REQUESTS, "do")
 
     with_link(use)
+
+
+def test_in_a_container_no_other_user_keeps_the_controller_out(monkeypatch: pytest.MonkeyPatch):
+    users = iter([0] + [1001] * 30)
+    monkeypatch.setattr(resume_socket, "_user_of", lambda connection: next(users))
+    name = f"muster-test-{os.getpid()}"
+    terms: Any = {"lease": 5.0, "name": name, "secret": "s", "boxed": True}
+    with selectors.DefaultSelector() as selector, ExitStack() as callers:
+        listener = resume_socket.ResumeSocket(SimpleNamespace(), selector, terms)  # type: ignore[arg-type]
+        for _ in range(31):
+            callers.enter_context(socket.socket(socket.AF_UNIX)).connect("\0" + name)
+        listener._on_connection()
+        assert [claim.user for claim in listener._claims].count(0) == 1
+        assert len(listener._claims) == resume_socket._MOST
+        for claim in listener._claims:
+            claim.close()
+        listener.close()

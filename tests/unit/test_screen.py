@@ -108,7 +108,7 @@ screen.show_block("  File \"train.py\"\n\tx = 1\nRuntimeError: \x1b[2Jgone")
 """
     done = on_pipes(body, tmp_path)
     assert done.stderr.decode().splitlines() == [
-        "muster: rank 0 failed: red   5A  ]0;title    ende\tü 🏖️",
+        "muster: rank 0 failed: red      ende\tü 🏖️",
         '    File "train.py"',
         "  \tx = 1",
         "  RuntimeError: gone",

@@ -10,6 +10,7 @@ import pytest
 
 from muster.engines.slurm.batch import Slurm
 from muster.errors import UsageError
+from muster.own_python import module_argv
 from muster.submit.activation import named_activation, own_activation
 from muster.submit.batch_script import write_script
 from muster.submit.request import Activation, Request
@@ -93,7 +94,7 @@ def test_without_an_environment_the_same_interpreter_runs_it(tmp_path: Path):
     python.write_text('#!/bin/sh\necho "$@"\n')
     python.chmod(0o755)
     activation = own_activation(str(python), "/usr", "/usr", {})
-    assert ran(activation, tmp_path) == "-m muster run train.py"
+    assert ran(activation, tmp_path) == f"{' '.join(module_argv('muster')[1:])} run train.py"
 
 
 def test_a_named_environment_that_cannot_be_used_is_refused(tmp_path: Path, venv: Path):

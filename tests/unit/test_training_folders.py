@@ -20,6 +20,9 @@ def save(root: Path, step: int, *, complete: bool = True) -> Path:
     return folder
 
 
+NONSENSE = ['{"files": null, "ranks": 1, "about": {}}', '{"files": {}, "ranks": 1, "about": 3}', "[]", "[" * 99999]
+
+
 def steps(root: Path) -> list[int]:
     return [complete.step for complete in find_complete(root)[0]]
 
@@ -44,12 +47,15 @@ def test_a_file_that_became_shorter_or_went_makes_a_checkpoint_damaged(tmp_path)
     (save(tmp_path, 1) / "__0_0.distcp").write_bytes(b"x" * 60)
     (save(tmp_path, 2) / ".metadata").unlink()
     (save(tmp_path, 3) / MARKER).write_text('{"ranks": 2')
+    for step, text in enumerate(NONSENSE, 5):
+        (save(tmp_path, step) / MARKER).write_text(text)
     save(tmp_path, 4)
     found, damaged = find_complete(tmp_path)
     assert [complete.step for complete in found] == [4]
     assert "step-00000001 is damaged: __0_0.distcp has 60 bytes instead of 100" in damaged[0]
     assert "step-00000002 is damaged: .metadata is missing" in damaged[1]
-    assert f"step-00000003 is damaged: cannot read {MARKER}" in damaged[2]
+    assert all(f" is damaged: cannot read {MARKER}" in sentence for sentence in damaged[2:])
+    assert len(damaged) == 3 + len(NONSENSE)
 
 
 def test_the_newest_stay(tmp_path):

@@ -7,13 +7,25 @@ import json
 import os
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from muster.shared.wire import GREETING, HEARTBEAT, LAST_GRACE, LEASE, LineReader, Writer, _plain, encode
+from muster.shared.wire import (
+    GREETING,
+    HEARTBEAT,
+    LAST_GRACE,
+    LEASE,
+    LineReader,
+    ProtocolError,
+    Writer,
+    _plain,
+    decode,
+    encode,
+)
 
 MESSAGES: list[dict[str, Any]] = [
     {"t": "up", "hostname": "h1"},
@@ -99,7 +111,7 @@ def test_noise_without_end_does_not_fill_the_memory():
 
 
 def test_after_the_greeting_rubbish_is_an_error_and_not_skipped():
-    with pytest.raises(ValueError, match="Expecting"):
+    with pytest.raises(ProtocolError, match="not JSON"):
         read(GREETING + b"rubbish\n")
 
 
@@ -112,6 +124,51 @@ def test_any_cut_of_the_stream_gives_the_same_messages(noise: bytes, cuts: list[
     messages, reader = read(*pieces)
     assert messages == MESSAGES
     assert reader.noise == noise
+
+
+def test_the_cost_of_a_line_is_linear_in_its_size():
+    def seconds(pieces: int) -> float:
+        reader = LineReader()
+        begin = time.process_time()
+        for _ in range(pieces):
+            reader.lines(b"x" * 1024)
+        reader.lines(b"\n")
+        return time.process_time() - begin
+
+    assert seconds(32_000) < 2, "about 0.05 s; 10 s if each piece copied the line so far"
+
+
+@pytest.mark.parametrize("pieces", [[b"x" * 60, b"x" * 60], [b"\n" + b"x" * 120], [b"x" * 120 + b"\n"]])
+def test_a_line_without_end_is_refused(pieces: list[bytes]):
+    reader = LineReader(longest=100)
+    with pytest.raises(ProtocolError, match="a line has more than 100 bytes"):
+        list(map(reader.lines, pieces))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'"\xed\xa0\x80"',
+        b"\xff",
+        b"[" * 100_000,
+        b"9" * 10_000,
+        b'{"a":',
+        '"x"'.encode("utf-16"),
+    ],
+)
+def test_a_line_that_cannot_be_written_or_is_no_json_is_refused(line: bytes):
+    with pytest.raises(ProtocolError, match="not JSON in UTF-8"):
+        decode(line)
+
+
+@pytest.mark.parametrize("line", [b'{"\\ud800":"\\uD800 \\udc00x"}', b'{"\\uDFFF":"\\udfff \\ud900x"}'])
+def test_characters_that_cannot_be_written_are_replaced(line: bytes):
+    (name, text), *_ = decode(line).items()
+    assert (name + text).encode("utf-8", "surrogateescape")
+
+
+def test_bytes_that_are_no_text_and_characters_beyond_16_bits_pass():
+    assert decode(encode({"text": "\udcff\udc80 \U0001f600"})) == {"text": "\udcff\udc80 \U0001f600"}
 
 
 def test_one_byte_at_a_time_gives_the_same_messages():

@@ -63,20 +63,35 @@ def fingerprint(data: bytes) -> list[int]:
 
 
 def code_folder(job: str) -> str:
-    """Where --sync puts the code of a job, by the same rule as muster.job.state_folder on this host."""
+    """Where --sync puts the code of a job."""
+    return os.path.join(_state_folder(), "jobs", job, "code")
+
+
+def _state_folder() -> str:
+    """The state directory of Muster on this host, by the same rule as muster.job.state_folder."""
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "muster", "jobs", job, "code")
+    return os.path.join(state, "muster")
 
 
 class Unpacking:
-    """Receives a tar archive in pieces, and unpacks it into the job directory in a child process."""
+    """Receives a tar archive in pieces, and unpacks it into the job directory in a child process.
+
+    Only this user can read it. The archive has no name while it arrives, so that nothing of it is left by SIGKILL.
+    """
 
     def __init__(self, job: str) -> None:
         self.folder = code_folder(job)
         # Hosts that share a home directory unpack concurrently, each into its own directory; one becomes `code`.
         self.mine = f"{self.folder}.{os.uname().nodename}.{os.getpid()}"
-        os.makedirs(self.mine, mode=0o700)
-        self.archive = open(self.mine + ".tar", "w+b")  # noqa: SIM115, closed by finish
+        before = os.umask(0o077)  # makedirs gives a mode to the last directory only
+        try:
+            os.makedirs(self.mine)
+            os.chmod(_state_folder(), 0o700)  # it may be older
+            name = self.mine + ".tar"
+            self.archive = open(name, "w+b")  # noqa: SIM115, closed by finish
+            os.unlink(name)
+        finally:
+            os.umask(before)
         self.child = 0
         self.request = 0
 
@@ -106,7 +121,6 @@ class Unpacking:
         import shutil
         import tarfile
 
-        os.unlink(self.archive.name)
         self.archive.seek(0)
         with tarfile.open(fileobj=self.archive) as archive:
             # The archive is the user's own, so links to outside the directory, for example to data, are allowed.

@@ -21,6 +21,9 @@ DIAL_LIMIT = 3.0
 """Timeout in seconds per address; long enough for one lost SYN, which the kernel resends after 1 s."""
 
 
+_ANSWERED_AT_ONCE = 128
+"""Maximum number of connections that are answered before the agent does other work."""
+
 BACKLOG = 1024
 """Listen backlog; all ranks of a job connect to its store at once."""
 
@@ -67,8 +70,11 @@ class Listener:
         return kept
 
     def answer(self) -> None:
-        """Answer waiting connections; 40 bytes fit into the buffer of a new socket, so this never blocks."""
-        while True:
+        """Answer waiting connections; 40 bytes fit into the buffer of a new socket, so this never blocks.
+
+        Anyone can connect without end, so the agent does other work in between.
+        """
+        for _ in range(_ANSWERED_AT_ONCE):
             try:
                 caller, _ = self.socket.accept()
             except OSError:
@@ -235,7 +241,8 @@ def owner_of(port: int) -> str | None:
                 if links & wanted:
                     with open(f"/proc/{name}/cmdline", "rb") as file:
                         command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
-                    return f"pid {name} ({command[:60]})"
+                    shown = "".join(letter if letter.isprintable() else " " for letter in command[:60])
+                    return f"pid {name} ({shown})"  # it may be of another user
             except OSError:
                 continue
     return None

@@ -7,7 +7,7 @@ import selectors
 import time
 
 from ..shared.line_log import LineLog
-from ..shared.wire import LEASE, LineReader, Writer
+from ..shared.wire import LEASE, LineReader, ProtocolError, Writer
 from .channel import Pipes, Tls
 from .lease import Lease
 
@@ -171,9 +171,12 @@ class ControllerSession:
             elif self._channel.is_gone():
                 self._break("the connection broke")
             return
-        for message in self._reader.feed(data):
-            self.got += 1
-            self._on_message(message)
+        try:
+            for message in self._reader.feed(data):
+                self.got += 1
+                self._on_message(message)
+        except ProtocolError as error:
+            self._end(f"the controller violated the protocol: {error}")
 
     def _break(self, why: str) -> None:
         """The connection is gone: wait for another one, or end."""

@@ -34,10 +34,14 @@ if TYPE_CHECKING:
 
 
 COMMAND = (
-    "import json,os,sys;f=sys.argv[1:2];f==[]or os.access(f[0],4)or sys.exit(117);"
+    'import sys;sys.path[:1]==[""]and sys.path.pop(0);import json,os;'
+    "f=sys.argv[1:2];f==[]or os.access(f[0],4)or sys.exit(117);"
     'order=json.loads(open(f[0]).read()if f else os.environ.pop("MUSTER_DIAL"));exec(order["code"])'
 )
-"""The code for `python -c`; the order is in MUSTER_DIAL or in the file named by the first argument."""
+"""The code for `python -c`, which imports nothing from the working directory.
+
+The order is in MUSTER_DIAL or in the file named by the first argument.
+"""
 
 NO_ORDER = 117
 """Exit code: this host cannot read the file with the order."""

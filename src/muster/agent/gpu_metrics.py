@@ -11,7 +11,7 @@ import selectors
 import time
 
 from ..shared import machine, processes
-from ..shared.wire import LineReader, encode
+from ..shared.wire import LineReader, ProtocolError, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class Reader:
             for reading in self._lines.feed(data):
                 self.gpus = reading["gpus"]
                 self.memory = {int(pid): used for pid, used in reading["memory"].items()}
-        except (ValueError, LookupError):
+        except (ProtocolError, ValueError, LookupError):
             self.end()  # a library of the driver has written to the pipe
 
 

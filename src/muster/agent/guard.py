@@ -25,6 +25,7 @@ class Guard:
             why = f"{type(error).__name__}: {error}"
             self._send({"t": "unseen", "what": what, "why": why, "traceback": traceback_of(error)})
 
-    def note(self, text: str) -> None:
-        """Add a line to the job's debug log."""
-        self._send({"t": "log", "text": text, "time": time.time()})
+    def note(self, text: str, traceback: str = "") -> None:
+        """Add a line to the job's debug log, with the traceback of an error, if any."""
+        more = {"traceback": traceback} if traceback else {}
+        self._send({"t": "log", "text": text, "time": time.time(), **more})

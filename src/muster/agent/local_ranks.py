@@ -9,15 +9,14 @@ import time
 from collections import deque
 
 from ..rank.preloaded import binds_threads
-from ..shared import machine
 from .deadline import VARIABLE, Deadline
+from .failure_evidence import FailureEvidence
 from .job_environment import job_environment
-from .kernel_log import KernelLog, gpu_addresses
 from .prompts import Prompts
 from .rank_process import Rank, Stream
 from .rank_reports import RankReports
 from .rank_stdin import Stdin
-from .signal_relay import SignalRelay
+from .signal_relay import PASS_ON_AFTER, SignalRelay
 from .spawner_client import Spawner
 from .stopping import Stopping
 
@@ -32,9 +31,6 @@ if TYPE_CHECKING:
     from ..shared.spawner_messages import Ended, ImportFailed, Ready, Started, Storeless, StoreStarted, Stray, Target
     from .guard import Guard
     from .stack_capture import Look
-
-_BETWEEN_KILLS = 10.0
-"""Seconds between two readings of the kernel's OOM kill counters."""
 
 _WHERE = "where a rank is"
 """What a look determines, for error reports."""
@@ -73,10 +69,9 @@ class LocalRanks:
         self._paused = False
         self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
-        self._kills: list[tuple[int | None, int | None]] = [(None, None)] * 2
-        """The OOM kill counters: some seconds ago, and at the last reading."""
-        self._kills_due = 0.0
-        self._kernel_log = KernelLog()
+        self.on_started: Callable[[int], None] = lambda pid: None
+        """Called with the process of each rank that was started."""
+        self._evidence = FailureEvidence(guard)
         self.folders: list[str] = []
         """Where ranks write by default: their working directory and the temporary directory."""
         self.signals = SignalRelay(send, self._running)
@@ -114,6 +109,7 @@ class LocalRanks:
             "path": message["path"],
             "nofile": self.nofile,
         }
+        self._evidence.begin()
         if self.spawner is not None:  # the host is prepared again
             self.selector.unregister(self.spawner.socket)
             self.spawner.end()
@@ -158,9 +154,7 @@ class LocalRanks:
             rank.close()
         self.ranks = {}
         self.deadline.clear()
-        self._kills = [machine.memory_kills()] * 2
-        self._kills_due = time.monotonic() + _BETWEEN_KILLS
-        self._kernel_log.begin()
+        self._evidence.begin()
         try:
             for request in message["ranks"]:
                 self.ranks[request["rank"]] = Rank(request["rank"], request["env"])
@@ -190,7 +184,8 @@ class LocalRanks:
             self.stdin.given(rank)
         self._to_start.clear()
         spared = {self.spawner.pid, self.spawner.store} if self.spawner else set[int]()
-        self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt)
+        patience = PASS_ON_AFTER if self.signals.is_direct else 0.0
+        self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt, patience=patience)
 
     def pass_on(self, number: int) -> bool:
         """Ensure that the ranks get a scheduler's signal once; False if there are no ranks yet."""
@@ -240,10 +235,7 @@ class LocalRanks:
         self.signals.step()
         self.deadline.step()
         self.prompts.step(self.ranks)
-        if self.ranks and time.monotonic() > self._kills_due:
-            # Keep an old reading, because a killed process with many gigabytes takes seconds to exit.
-            self._kills = [self._kills[1], machine.memory_kills()]
-            self._kills_due = time.monotonic() + _BETWEEN_KILLS
+        self._evidence.step()
         for look in list(self.looks):
             if self._is_over(look):
                 self.looks.remove(look)
@@ -264,11 +256,12 @@ class LocalRanks:
             self.stdin.given(rank)
 
     def _on_spawner(self) -> None:
-        if self.spawner is None:
+        spawner = self.spawner
+        if spawner is None:
             return
-        messages = self.spawner.receive()
+        messages = spawner.receive(self.ranks, self.guard)
         if messages is None:
-            self._on_spawner_gone(self.spawner)
+            self._on_spawner_gone(spawner)
             return
         for message in messages:
             self._on_news[message["t"]](message)
@@ -295,6 +288,7 @@ class LocalRanks:
     def _on_started(self, message: Started) -> None:
         self.ranks[message["rank"]].pid = message["pid"]
         self.guard.note(f"started rank {message['rank']}, process {message['pid']}")
+        self.on_started(message["pid"])
         self._start_next()
 
     def _on_ended(self, message: Ended) -> None:
@@ -316,7 +310,10 @@ class LocalRanks:
         self.selector.unregister(spawner.socket)
         spawner.socket.close()
         self.spawner = None
-        self._reply_prepared({**_PREPARED, "error": "the process that imports torch died"})
+        if self._prepare_request is not None:
+            died: Prepared = {**_PREPARED, "error": "the process that imports torch died"}
+            facts = self._evidence.facts(self.folders)
+            self._reply_prepared(died if facts is None else {**died, "facts": facts})
         self._to_start.clear()
         for rank in self.ranks.values():
             if not rank.exited:
@@ -341,16 +338,11 @@ class LocalRanks:
             "stopped_at": rank.stopped_at,
             "stdin": rank.has_stdin,
         }
-        kernel = self._kernel_log.lines() if status != 0 else []
         # A rank that hung because its GPU failed is ended by Muster.
-        if status != 0 and (rank.stopped_at is None or status > 0 or kernel):
-            from ..rank import post_mortem
-
-            try:
-                found = post_mortem.facts(self._kills[0], [*rank.paths, *self.folders])
-                end["facts"] = {**found, "kernel": kernel, "gpus": gpu_addresses() if kernel else []}
-            except Exception as error:
-                self.guard.failed("why a rank failed", error)
+        if status != 0 and (rank.stopped_at is None or status > 0 or self._evidence.kernel_lines()):
+            facts = self._evidence.facts([*rank.paths, *self.folders])
+            if facts is not None:
+                end["facts"] = facts
         self.send(end)
 
     def _on_stream(self, stream: Stream) -> bool:
@@ -364,8 +356,7 @@ class LocalRanks:
         except ConnectionResetError:
             data = b""  # the rank exited without reading all requests
         if stream.number == 3:
-            for line in stream.reports.lines(data):
-                self._reports.take(stream.rank, line)
+            self._reports.read(stream, data)
         else:
             text = stream.decoder.decode(data, final=not data)
             if stream.number == 2:

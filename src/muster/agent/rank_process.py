@@ -14,6 +14,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 
+_LONGEST_REPORT = 16 << 20
+"""Maximum size of a report in bytes; the longest ones have the last collectives of a rank."""
+
+
+def report_reader() -> LineReader:
+    """A reader of the reports of a rank."""
+    return LineReader(longest=_LONGEST_REPORT)
+
+
 class Stream:
     """One descriptor of a rank that the agent reads: stdout (1), stderr (2) or its reports (3)."""
 
@@ -25,7 +34,7 @@ class Stream:
         os.set_blocking(self.read, False)
         # Bytes that are not valid UTF-8 are sent as lone surrogates and restored to the same bytes.
         self.decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
-        self.reports = LineReader()
+        self.reports = report_reader()
 
     def close_read(self) -> None:
         """Close the agent's end."""

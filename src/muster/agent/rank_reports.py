@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 
-from ..shared.wire import ProtocolError
+from ..shared.wire import ProtocolError, decode
+from .rank_process import report_reader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
     from ..shared.reports import Answer, Marked, Moved, Raised, Sampling
     from .local_ranks import LocalRanks
+    from .rank_process import Stream
     from .stopping import Interrupt
 
 _PIECE = b'{"t":"piece","piece":"'
@@ -35,6 +37,17 @@ class RankReports:
         }
         """The handlers of reports that the agent does not simply forward."""
 
+    def read(self, stream: Stream, data: bytes) -> None:
+        """Handle what a rank has written; the script may have written to the descriptor, too."""
+        try:
+            lines = stream.reports.lines(data)
+        except ProtocolError as error:
+            self._local.guard.failed("what a rank reports", error)
+            stream.reports = report_reader()
+            return
+        for line in lines:
+            self.take(stream.rank, line)
+
     def take(self, rank: int, line: bytes) -> None:
         """Handle one line of a rank; pieces of a result, which may be very large, are forwarded without parsing."""
         before, _, after = line.partition(_PIECE)
@@ -43,14 +56,14 @@ class RankReports:
             self._local.transmit(line[:-1] + b',"rank":%d}\n' % rank)
             return
         try:
-            report: Any = {**json.loads(line), "rank": rank}
-        except (ValueError, TypeError):
+            report: Any = {**decode(line), "rank": rank}
+        except (ProtocolError, TypeError):
             return  # written by a script that closed and reused the descriptor
         from ..shared.protocol import validate  # here, so that it does not delay the agent's first message
         from ..shared.reports import REPORTS
 
         try:
-            validate(report, REPORTS)
+            validate(report, REPORTS, strict=True)
         except ProtocolError as error:
             self._local.guard.failed("what a rank reports", error)
             if report.pop("calls", None) is None:  # from torch's internals; report the failure without them

@@ -11,7 +11,7 @@ import socket
 import struct
 
 from ..shared.resume_proof import is_proof, proof
-from ..shared.wire import ProtocolError, encode
+from ..shared.wire import ProtocolError, decode, encode
 from .channel import Pipes
 from .controller_session import clock
 
@@ -59,19 +59,27 @@ class ResumeSocket:
 
     def _admit(self, connection: socket.socket) -> None:
         with connection:
-            if not self._may_be_ours(connection):
+            user = _user_of(connection)
+            # In a container the controller's connection may come from another user id.
+            if user not in (os.geteuid(), 0) and not self._terms["boxed"]:
                 return  # else it could take the place of the controller's connection, again and again
             connection.setblocking(False)
-            channel = Pipes(connection.fileno(), connection.fileno())
-        self._claims.append(Claim(channel, self._session, self._selector, self._terms))
-        for claim in self._claims[:-_MOST]:
-            claim.close()
+            try:
+                channel = Pipes(connection.fileno(), connection.fileno())
+            except OSError:
+                return  # no more descriptors
+        self._claims.append(Claim(channel, self._session, self._selector, self._terms, user=user))
+        self._claims = [claim for claim in self._claims if not claim.is_over]
+        if len(self._claims) > _MOST:
+            self._drop_one()
 
-    def _may_be_ours(self, connection: socket.socket) -> bool:
-        """Whether its other end is a process of this user; unknown in a container, which may have other user ids."""
-        size = struct.calcsize("iII")
-        _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-        return user in (os.geteuid(), 0) or self._terms["boxed"]
+    def _drop_one(self) -> None:
+        """Drop the oldest connection of the user who has most of them, so that nobody keeps out the controller."""
+        users = [claim.user for claim in self._claims]
+        most = max(map(users.count, users))
+        victim = next(claim for claim in self._claims if users.count(claim.user) == most)
+        victim.close()
+        self._claims.remove(victim)
 
     def step(self) -> None:
         """Drop connections that took too long."""
@@ -85,6 +93,13 @@ class ResumeSocket:
         self._socket.close()
 
 
+def _user_of(connection: socket.socket) -> int:
+    """The user at the other end of a unix socket."""
+    size = struct.calcsize("iII")
+    _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
+    return user
+
+
 class Claim:
     """A new connection, whose other end must prove that it is the controller of this session."""
 
@@ -95,9 +110,11 @@ class Claim:
         selector: selectors.BaseSelector,
         terms: Session,
         first: bytes = b"",
+        user: int = -1,
     ) -> None:
-        """Send `first` and a challenge."""
+        """Send `first` and a challenge; `user` is who is at the other end, if known."""
         self.is_over = False
+        self.user = user
         self._channel = channel
         self._session = session
         self._selector = selector
@@ -137,15 +154,13 @@ class Claim:
 
     def _judge(self, line: bytes) -> None:
         """Continue the session over this connection if the line proves that the controller wants it."""
-        import json
-
         from ..shared.protocol import validate
         from ..shared.requests import RESUMING
 
         try:
-            message = json.loads(line)
+            message = decode(line)
             validate(message, RESUMING, "do")
-        except (ValueError, RecursionError, ProtocolError):
+        except ProtocolError:
             self.close()
             return
         got, nonces = message["got"], (self._nonce, message["nonce"])

@@ -223,9 +223,8 @@ _strays: list[int] = []
 
 def _survive_strays() -> None:
     """Survive signals that a terminal or a scheduler sends to all processes of a job; the agent decides."""
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGHUP, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, lambda number, frame: _strays.append(number))
 
 

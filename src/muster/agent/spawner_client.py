@@ -12,13 +12,16 @@ import time
 from ..rank import process_title
 from ..rank import script as rank
 from ..shared import bootstrap, processes
+from ..shared.wire import ProtocolError, decode
 from . import spawner, store_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
     from typing import Any
 
     from ..shared.spawner_messages import StartRank, Storeless, Target, ZygoteConfig
+    from .guard import Guard
     from .rank_process import Rank
 
 
@@ -106,8 +109,8 @@ class Spawner:
         self.store = 0 if self.store == message["pid"] else self.store
         return is_lost
 
-    def receive(self) -> list[Any] | None:
-        """Return the received messages; None if the spawner is gone."""
+    def receive(self, ranks: Container[int], guard: Guard) -> list[Any] | None:
+        """Return the received messages about these ranks; None if the spawner is gone, or violates the protocol."""
         from ..shared.protocol import validate  # here, so that it does not delay the agent's first message
         from ..shared.spawner_messages import NEWS
 
@@ -121,6 +124,13 @@ class Spawner:
                 data = b""
             if not data:
                 return messages or None
-            message = json.loads(data)
-            validate(message, NEWS)
+            try:
+                message = decode(data)
+                validate(message, NEWS)
+                if message.get("pid", 0) < 0 or ("rank" in message and message["rank"] not in ranks):
+                    raise ProtocolError(f"message `{message['t']}` is about an unknown rank or process")
+            except ProtocolError as error:  # a module that the script preloads may write there
+                guard.failed("what the process that starts ranks reports", error)
+                processes.end(self.pid, _STORE_LIMIT)  # its ranks die with it
+                return None
             messages.append(message)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -12,6 +14,9 @@ from muster.user_file import read_user_file
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXAMPLE = "write NAME=VALUE, or NAME alone to copy its value from here"
 _FORMAT = "name a text file with one NAME=VALUE or NAME per line"
+
+_STDIN = "-"
+"""Read from stdin instead of a file."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +55,19 @@ def read_env_file(path: str, env: Mapping[str, str]) -> EnvFile:
     return EnvFile(values=values, copied=tuple(copied))
 
 
+def check_is_kept(path: str) -> None:
+    """UsageError for stdin, a descriptor or a pipe: a job that starts later could not read it again."""
+    try:
+        mode = 0 if path == _STDIN else os.stat(path).st_mode
+    except (OSError, ValueError):
+        return  # reading it reports why
+    if not stat.S_ISREG(mode) or path.startswith(("/dev/", "/proc/")):
+        raise UsageError(
+            f"--env-file {path}: the job reads it when it starts, so it must be a file",
+            hint="write the variables to a file that only you can read: `umask 077` first",
+        )
+
+
 def _unquoted(value: str) -> str:
     quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "\"'"
     return value[1:-1] if quoted else value
@@ -57,7 +75,8 @@ def _unquoted(value: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        return read_user_file(path).decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
+        data = read_user_file("/dev/stdin" if path == _STDIN else path)
+        return data.decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
     except FileNotFoundError:
         raise UsageError(f"--env-file {path}: file not found", hint=_FORMAT) from None
     except OSError as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import stat
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TypeVar
 
 from muster.api.prepared import Prepared
@@ -15,6 +18,7 @@ from muster.controller.startup_check import Check
 from muster.job import Job, make_job_folder
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
+from muster.text import tilde
 
 Result = TypeVar("Result")
 
@@ -100,11 +104,30 @@ def _show_dashboard(controller: Controller) -> str:
         why = error.strerror or error
         controller.screen.warning(f"could not start the dashboard ({why}); the job continues without it")
         return ""
+    if _others_can_read(2):
+        address = _keep_address(controller.folder, address)
     controller.screen.notice(f"dashboard: {address}")
     return (
         f"the dashboard {address} stops {LINGER / 60:.0f} minutes after its last reader leaves; "
         f"`muster dashboard {controller.job.id}` starts it again"
     )
+
+
+def _others_can_read(descriptor: int) -> bool:
+    """Whether this is a file that other users can read, such as the output of a batch job."""
+    try:
+        found = os.fstat(descriptor)
+    except OSError:
+        return False  # closed
+    return stat.S_ISREG(found.st_mode) and bool(found.st_mode & 0o044)
+
+
+def _keep_address(folder: Path, address: str) -> str:
+    """Write the address with its secret token into the job directory; returns what to print instead."""
+    path = folder / "dashboard-address"
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(f"{address}\n")
+    return f"address in {tilde(path)}"
 
 
 def _check(prepared: Prepared, screen: Screen) -> Check:

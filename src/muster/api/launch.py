@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeVar, cast
 
 from muster.api.pickling import carry
 from muster.api.results import exception_of, failure_of, results_of
@@ -33,6 +33,7 @@ def launch(
     image: str | None = None,
     timeout: float | None = None,
     quiet: bool = False,
+    results: Literal["pickle", "json"] = "pickle",
     options: str | Sequence[str] = (),
 ) -> list[Result]:
     """Call `fn(*args, **kwargs)` on every rank and return a list of the results, ordered by rank.
@@ -43,13 +44,13 @@ def launch(
                 return loss
 
         losses = muster.launch(train, args=(0.1,), hosts="gpu[01-04]:8")
-        losses[0]
 
     Muster places, starts, monitors and stops the ranks exactly as `muster run` does, with the environment variables of
     torchrun. Call it from a script, a notebook or any thread; it returns when all ranks have ended.
 
     hosts, nproc, engine, env, image, quiet: same as the options of `muster run`; `hosts` may be a list, with groups.
     timeout: seconds after which Muster stops the job and raises TimeoutError.
+    results: "json" if you do not trust the hosts: ranks send results as JSON, and nothing that they send is unpickled.
     options: other options of `muster run`, written as on the command line: "--sync --restarts 2", or a list of words.
 
     Muster sends a function from a notebook or the running script, a lambda or a closure with its code (using
@@ -59,13 +60,13 @@ def launch(
     If a rank raises an exception, Muster stops all other ranks and raises that exception here, from a
     muster.LaunchError with the rank, its host and its traceback. A lost host, a rank that was killed or exited early
     (sys.exit(3)), and a result that cannot be pickled raise the LaunchError itself; its `results` holds what other
-    ranks had returned by then. Invalid arguments and unreachable hosts raise MusterError. Ctrl-C stops the job, then
-    raises KeyboardInterrupt.
+    ranks had returned by then. So does every exception with results="json". Invalid arguments and unreachable hosts
+    raise MusterError. Ctrl-C stops the job, then raises KeyboardInterrupt.
     """
     try:
         _refuse_while_imported_by_a_rank()
         _check_arguments(args, kwargs)
-        call = carry(fn, args, kwargs or {}, cwd=os.getcwd())
+        call = carry(fn, args, kwargs or {}, cwd=os.getcwd(), results=results)
         given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet}
         spec = spec_with(RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd()), given)
         typed = parse_words(_words(options))
@@ -74,12 +75,11 @@ def launch(
         raise error.for_python() from None
     verdict, attempt = running.verdict, running.attempt
     if verdict.ok and attempt is not None:
-        return results_of(call.name, attempt)
-    failure = failure_of(verdict, attempt)
+        return results_of(call.name, attempt, results)
+    failure = failure_of(verdict, attempt, results)
     if running.timed_out:
         raise TimeoutError(f"{call.name} did not return on every rank within {timeout:g} s") from failure
-    raised = exception_of(verdict, attempt)
-    if raised is None:
+    if (raised := exception_of(verdict, attempt) if results == "pickle" else None) is None:
         raise failure
     raise raised from failure
 

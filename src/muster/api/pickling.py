@@ -22,8 +22,13 @@ from muster.rank.function_call import dumps, holds_code
 from muster.spec import Call
 
 
-def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str) -> Call:
-    """Pickle a function with its arguments; UsageError names the part that cannot be pickled."""
+def carry(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], *, cwd: str, results: str = "pickle"
+) -> Call:
+    """Pickle a function with its arguments; UsageError names the part that cannot be pickled.
+
+    `results` is how ranks send back what it returns: "pickle" or "json".
+    """
     if not callable(function):
         raise UsageError(
             f"launch() needs a callable, got {type(function).__name__}",
@@ -33,6 +38,9 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         raise UsageError(
             f"args must be a tuple or a list, got {type(args).__name__}", hint="write args=(value,) for one argument"
         )
+    if results not in ("pickle", "json"):
+        hint = "json is for plain values, and nothing is unpickled"
+        raise UsageError(f'results must be "pickle" or "json", got {results!r}', hint=hint)
     name = name_of(function)
     try:
         code, body = dumps(function), dumps((function, tuple(args), dict(kwargs)))
@@ -45,6 +53,7 @@ def carry(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str
         name = f"{module.__name__}.{name}"
     head = {
         "name": name,
+        "results": results,
         "python": sys.version_info[:2],
         "cloudpickle": cloudpickle.__version__,
         "modules": _sources(cloudpickle),

@@ -140,7 +140,7 @@ def add_env(group: argparse._ArgumentGroup) -> None:
     """Add `--env` and `--env-file`."""
     about = "set an environment variable in every rank; NAME alone copies its value from here (repeatable)"
     option(group, "--env NAME[=VALUE]", about, action="append", default=[])
-    about = "read environment variables from FILE, one NAME=VALUE or NAME per line (repeatable)"
+    about = "read environment variables from FILE (- for stdin), one NAME=VALUE or NAME per line (repeatable)"
     option(group, "--env-file FILE", about, action="append", default=[])
 
 
@@ -236,6 +236,14 @@ def _env_file(path: str) -> EnvFile:
     return read_env_file(path, os.environ)
 
 
+def check_env_files(options: argparse.Namespace) -> None:
+    """UsageError if another process, which runs the job later, cannot read an --env-file."""
+    from muster.api.env_file import check_is_kept
+
+    for path in options.env_file:
+        check_is_kept(path)
+
+
 def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
     """Return the environment variables whose values here the ranks get: NAME alone in --env or in an --env-file."""
     in_files = [name for path in options.env_file for name in _env_file(path).copied]
@@ -270,6 +278,7 @@ def allocate(engine: Engine, options: argparse.Namespace, spec: RunSpec, argv: S
             f"{engine.allocation_option} needs --engine {engine.name}, got {spec.engine}",
             hint="leave one of them out",
         )
+    check_env_files(options)
     dry_run, detach = getattr(options, "dry_run", False), getattr(options, "detach", False)
     return engine.allocate(_asked(engine, options) or "", argv, target, dry_run=dry_run, detach=detach)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -10,6 +11,8 @@ from typing import Any
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
 from muster.shared.requests import Probe, Question
+
+_log = logging.getLogger("muster.check")
 
 PROBE_LIMIT = 3.0
 """Default timeout of a probe in seconds; most take a millisecond."""
@@ -44,5 +47,24 @@ def as_requests(checks: Mapping[str, Check]) -> list[Probe]:
 
 def judge_all(checks: Mapping[str, Check], cluster: Cluster) -> list[Finding]:
     """All findings, worst first."""
-    found = [replace(finding, check=name) for name, check in checks.items() for finding in check.judge(cluster)]
-    return worst_first(found)
+    found = [(name, finding) for name, check in checks.items() for finding in _judged(name, check, cluster)]
+    return worst_first([replace(finding, check=name) for name, finding in found])
+
+
+def _judged(name: str, check: Check, cluster: Cluster) -> list[Finding]:
+    """The findings of one check; a host whose answer makes it fail is reported, because answers are not validated."""
+    try:
+        return list(check.judge(cluster))
+    except Exception as error:
+        _log.error("check %s: %r", name, error, exc_info=error)
+        why = f"{type(error).__name__}: {error}"
+        hosts = [one.name for one in cluster.machines if _fails(check, replace(cluster, machines=(one,)))]
+        return [Finding("warning", tuple(hosts), f"could not judge the answer to the check `{name}` ({why})", "")]
+
+
+def _fails(check: Check, cluster: Cluster) -> bool:
+    try:
+        list(check.judge(cluster))
+    except Exception:
+        return True
+    return False

@@ -22,7 +22,11 @@ def facts(checks: Mapping[str, Check], cluster: Cluster) -> Facts:
     for check in checks.values():
         if check.table is not None and check.probe is not None:
             for host, answer in cluster.answers(check.probe).items():
-                for label, value in check.table(answer).items():
+                try:
+                    labeled = {label: str(value) for label, value in check.table(answer).items()}
+                except Exception:
+                    continue  # the answer is not what the probe returns; the findings say so
+                for label, value in labeled.items():
                     found.setdefault(label, {})[host] = value
     return found
 

@@ -52,7 +52,7 @@ async def gather(
             await _set_clock(link)
         except LinkLost:
             return None
-        outcomes = reply["answers"]
+        outcomes = {name: outcome for name, outcome in reply["answers"].items() if name in probes}
         for name, outcome in outcomes.items():
             if "error" in outcome:
                 _log.error("%s: probe %s: %s\n%s", link.name, name, outcome["error"], outcome.get("traceback", ""))

@@ -160,9 +160,8 @@ def _unknown(name: str, rest: list[str]) -> int:
         meant = shlex.join(["muster", command, name, *after])
         print_error(MusterError(f"{name} comes before the command", hint=f"options follow the command: `{meant}`"))
         return EXIT_USAGE
-    near = nearest(name, (*COMMANDS, "--version", "--help"), COMMAND_MEANINGS) or next(
-        iter(get_close_matches(name, COMMANDS, 1)), ""
-    )
+    names = (*COMMANDS, "--version", "--help")
+    near = nearest(name, names, COMMAND_MEANINGS) or next(iter(get_close_matches(name, COMMANDS, 1)), "")
     if name in ("torchrun", "python", "python3"):
         hint = f"did you mean `{shlex.join(['muster', 'run', name, *rest])}`?"
     elif name.endswith(".py"):

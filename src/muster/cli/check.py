@@ -28,6 +28,7 @@ from muster.check.finding import Finding, worst_first
 from muster.controller.source_code import find_script
 from muster.errors import UsageError
 from muster.job import make_job_folder
+from muster.output.escapes import clean_for
 from muster.plan import labels
 from muster.spec import RunSpec
 
@@ -154,7 +155,7 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
     if options.json:
         print(json.dumps(as_data(report), indent=1))
     else:
-        sys.stdout.write(render(report))
+        sys.stdout.write(clean_for(sys.stdout, render(report)))
     severities = {finding.severity for finding in found}
     if "error" in severities:
         return EXIT_ERRORS
@@ -163,7 +164,7 @@ def check(options: argparse.Namespace, spec: RunSpec, argv: list[str], begin: fl
 
 def say(sentence: str) -> None:
     """Print a line beside the report."""
-    print(f"muster: {sentence}", file=sys.stderr)
+    print(clean_for(sys.stderr, f"muster: {sentence}"), file=sys.stderr)
 
 
 def deep(spec: RunSpec, cluster: Cluster) -> tuple[list[Finding], dict[str, dict[str, str]]]:

@@ -15,6 +15,7 @@ from typing import BinaryIO
 
 from muster.job import job_folder, make_job_folder
 from muster.jobs.location import SCREEN
+from muster.output.escapes import TerminalStream
 
 _LOOK = 0.1
 """Seconds between two checks for output of the job."""
@@ -88,6 +89,7 @@ class _Output:
     def __init__(self, early: BinaryIO) -> None:
         self._file = early.fileno()
         self._at = 0
+        self._filter = TerminalStream() if sys.stderr.isatty() else None
 
     def then(self, path: Path) -> None:
         """From here on its output is in another file."""
@@ -98,7 +100,7 @@ class _Output:
         """Copy what is new."""
         while data := os.pread(self._file, 1 << 16, self._at):
             self._at += len(data)
-            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.write(data if self._filter is None else self._filter.feed(data))
         sys.stderr.flush()
 
 

@@ -19,6 +19,7 @@ from muster.jobs.ps_text import SILENT, moment
 from muster.jobs.show_text import verdict
 from muster.jobs.state import AttemptState
 from muster.output.colors import rank_color, wants_color
+from muster.output.escapes import for_terminal
 from muster.output.lines import as_bytes, without_rank_tag
 from muster.output.screen import rank_label
 from muster.text import printable
@@ -33,11 +34,12 @@ examples:
   muster logs -n 100                the last 100 lines
   muster logs --since 5m -t         the last 5 minutes, with timestamps
   muster logs --since 14:30 --grep 'loss|nan'
-  muster logs 3f9a --rank 3         what rank 3 wrote, byte for byte
+  muster logs 3f9a --rank 3         what rank 3 wrote; in a file or pipe byte for byte
   muster logs 3f9a --rank 0,4-7     the lines of these ranks
   muster logs 3f9a --attempt 0      what was written before the first restart
 
 JOB is a job's id, its beginning or its end, its name (--name), its script, or `last`.
+A terminal gets the colors of the ranks and no other escape sequences; a file or pipe gets every byte.
 The verdict on the job follows on stderr, so `muster logs > file` keeps only the lines of the ranks. With --rank it is
 one line; with --grep there is none.
 
@@ -54,6 +56,8 @@ class _Choice:
     since: float | None
     pattern: re.Pattern[str] | None
     timestamps: bool
+    terminal: bool
+    """Whether a terminal shows them: it gets colors, but no other escape sequences."""
 
     @property
     def only(self) -> int | None:
@@ -63,8 +67,8 @@ class _Choice:
     @property
     def copied(self) -> int | None:
         """The rank whose log is copied as it is, if it is."""
-        line_by_line = self.timestamps or self.pattern is not None or (self.last, self.since) != (None, None)
-        return None if line_by_line else self.only
+        chosen = self.timestamps or self.pattern is not None or (self.last, self.since) != (None, None)
+        return None if chosen or self.terminal else self.only
 
     def takes(self, line: RankLine) -> bool:
         """Whether a line is shown."""
@@ -82,13 +86,13 @@ def main(argv: list[str]) -> int:
     option(parser, "--since TIME", "only lines since then: 5m, 14:30 or '2026-11-16 14:30'", type=_since)
     option(parser, "--grep PATTERN", "only lines that match this regular expression", type=_pattern)
     option(parser, "-t --timestamps", "print before each line when it arrived")
-    option(parser, "--rank RANKS", "only these ranks, such as 3 or 0,4-7; one alone exactly as it wrote", type=rank_set)
+    option(parser, "--rank RANKS", "only these ranks, such as 3 or 0,4-7; one alone without labels", type=rank_set)
     option(parser, "--attempt N", "0 is the first (default: the last)", type=natural)
     args = parser.parse_args(argv)
     job = running_or_last("muster logs") if args.job is None else find(args.job)
     _check(job, args.attempt, args.rank)
     lines = None if args.lines is None else min(args.lines, sys.maxsize)
-    choice = _Choice(args.rank, lines, args.since, args.grep, args.timestamps)
+    choice = _Choice(args.rank, lines, args.since, args.grep, args.timestamps, sys.stdout.isatty())
     reader = _Reader(job, args.attempt, choice, follow=args.follow and job.may_run)
     reader.read()
     if choice.pattern is None:
@@ -161,8 +165,7 @@ class _Reader:
         """The one that is being read."""
         self._choice = choice
         self._follow = follow
-        self._terminal = sys.stdout.isatty()
-        self._color = wants_color(self._terminal)
+        self._color = wants_color(choice.terminal)
         self._has_times = True
         self._unfinished = False
         """The last line on the terminal is one that renews itself."""
@@ -247,11 +250,12 @@ class _Reader:
             label = f"\x1b[{rank_color(rank)}m{label}\x1b[0m"
         is_labeled = self._choice.only is None
         text = without_rank_tag(line.text, rank) if is_labeled else line.text
+        text = for_terminal(text) if self._choice.terminal else text
         label = f"{label} " if is_labeled else ""
         if self._choice.timestamps:
             label = f"{self._timestamp(when)} {label}"
         clear = "\r\x1b[K" if self._unfinished else ""
-        self._unfinished = line.end == "\r" and self._terminal
+        self._unfinished = line.end == "\r" and self._choice.terminal
         sys.stdout.buffer.write(as_bytes(f"{clear}{label}{text}{'' if self._unfinished else chr(10)}"))
 
     def _timestamp(self, when: float | None) -> str:

@@ -49,7 +49,8 @@ STATE
   silent on NAME     the same, but it has written nothing for 15 s
   running on NAME 5 min ago
                      the last known state of a job whose controller is on NAME, which does not answer now
-  unknown            its state.json is missing or cannot be read
+  unknown            it has left no state.json
+  damaged            its state.json cannot be read, or belongs to another user
 
 Exit code: 0; 2 for a wrong command line; 125 if --prune could not remove a directory.
 """

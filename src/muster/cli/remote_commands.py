@@ -21,6 +21,8 @@ from muster.jobs.job_folders import OnlyJob, see_only, short_id
 from muster.jobs.remote_place import RemotePlace, copy_command, read_place
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.remote_states import keep
+from muster.output.escapes import TerminalStream
+from muster.text import printable
 
 _BETWEEN_STATES = 1.0
 """Seconds between two states of `muster top`."""
@@ -106,6 +108,7 @@ class _Output:
     def __init__(self, remote: RemotePython) -> None:
         self._remote = remote
         self._errors = b""
+        self._filters = {fd: TerminalStream() if os.isatty(fd) else None for fd in (1, 2)}
 
     def copy(self) -> int:
         """Copy until the command ends, and return its exit code; Ctrl-C ends it there."""
@@ -117,7 +120,7 @@ class _Output:
                 if _is_terminal() and size != (size := shutil.get_terminal_size()):
                     remote.send({"size": [*size]})
                 is_open = remote.read(0.5)
-                _write(1, remote.taken_output())
+                self._write(1, remote.taken_output())
                 self._errors += remote.taken_errors()
                 self._pass_errors_on()
                 if not is_open and not remote.has_errors:
@@ -134,8 +137,15 @@ class _Output:
         """Copy stderr, except for what may be the mark."""
         at = self._errors.rfind(b"\x01")
         ready = self._errors if at < 0 or not self._may_be_mark(self._errors[at:]) else self._errors[:at]
-        _write(2, ready)
+        self._write(2, ready)
         self._errors = self._errors[len(ready) :]
+
+    def _write(self, descriptor: int, data: bytes) -> None:
+        """Write output of the host; a terminal gets colors and progress bars, but no other escape sequences."""
+        clean = self._filters[descriptor]
+        data = data if clean is None else clean.feed(data)
+        while data:
+            data = data[os.write(descriptor, data) :]
 
     def _may_be_mark(self, data: bytes) -> bool:
         mark = self._remote.mark
@@ -145,15 +155,10 @@ class _Output:
         found = re.fullmatch(re.escape(self._remote.mark) + rb"(\d{1,3})\n", self._errors)
         if found is not None:
             return int(found[1])
-        _write(2, self._errors)
+        self._write(2, self._errors)
         name = self._remote.place.host.name
         sys.stderr.write(f"muster: the connection to {name} broke. The job keeps running; type the command again\n")
         return EXIT_MUSTER
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
 
 
 # --- top: drawn here, so that the keyboard and the size of the terminal are ours -----------------------------------
@@ -247,7 +252,7 @@ def _forwarded(place: RemotePlace, port: int, there: int) -> Generator[None]:
             if process.poll() is not None or time.monotonic() > deadline:
                 process.kill()
                 said = process.communicate()[1].decode(errors="replace").strip().splitlines()[-1:]
-                why = f" ({said[0]})" if said else ""
+                why = f" ({printable(said[0])})" if said else ""
                 raise HostError(
                     place.host.name,
                     f"ssh could not forward port {port} to the dashboard there{why}",

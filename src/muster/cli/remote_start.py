@@ -68,7 +68,7 @@ def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared], *, is_typed: 
         raise MusterError(f"--controller {spec.controller}: {unfit.why.removeprefix(f'{own.name}: ')}", hint=unfit.hint)
     if not is_fatal:
         sys.stderr.write(
-            f"muster: the controller stays on this machine because {unfit.why}. "
+            f"muster: the controller stays on this machine because {printable(unfit.why)}. "
             f"The job ends if this machine sleeps or goes offline. Fix: {unfit.hint}\n"
         )
     return None

@@ -7,6 +7,7 @@ import sys
 
 from muster.api.arguments import Parser
 from muster.errors import MusterError, UsageError
+from muster.output.escapes import clean_for
 
 EXIT_LEFT = 1
 """Exit code if some host still does not accept the login."""
@@ -67,7 +68,7 @@ def ssh(argv: list[str]) -> int:
 
 
 def _say(text: str) -> None:
-    print(f"muster: {text}", file=sys.stderr)
+    print(clean_for(sys.stderr, f"muster: {text}"), file=sys.stderr)
 
 
 def _ask(question: str) -> bool:

@@ -13,18 +13,19 @@ from dataclasses import dataclass
 from muster.api.arguments import Parser, option, positive, seconds, with_dashes
 from muster.api.hints import MEANINGS, nearest, refuse_misplaced
 from muster.api.prepared import make_job
-from muster.api.run_options import asking_for_allocation, copied_names, parse_options, spec_of
+from muster.api.run_options import asking_for_allocation, check_env_files, copied_names, parse_options, spec_of
 from muster.api.torchrun_options import refuse
 from muster.cli import run
 from muster.engines.engine import Choice
 from muster.engines.table import built_in, load
 from muster.errors import UsageError
 from muster.hosts import Host
+from muster.output.escapes import clean_for
 from muster.submit.activation import named_activation, own_activation
 from muster.submit.batch_script import write_script
 from muster.submit.batch_units import read_memory, read_time
 from muster.submit.queue import submit
-from muster.submit.request import Request, check_extra, check_name, check_word, job_name
+from muster.submit.request import Request, check_extra, check_name, check_word, job_name, without_secrets
 from muster.submit.scheduler import Scheduler
 from muster.text import count
 
@@ -134,7 +135,7 @@ def main(argv: list[str]) -> int:
         sys.stdout.buffer.write(os.fsencode(text))
         return 0
     submitted = submit(text, request, scheduler, os.environ)
-    sys.stderr.write(submitted.said)
+    sys.stderr.write(clean_for(sys.stderr, submitted.said))
     steps = scheduler.next_steps(request, submitted.job)
     width = max(len(step) for step, _ in steps)
     said = [f"submitted job {scheduler.number(submitted.job)}; its batch script is {submitted.script.name}"]
@@ -239,6 +240,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     # Detect a missing script or an invalid option now, not after hours in the queue.
     refuse(run_options)
     run.check_controller(run_options)
+    check_env_files(run_options)
     _check_nnodes(getattr(run_options, "nnodes", None), options)
     spec = spec_of(run_options, script)
     nodes = options.nodes or max(spec.spares + 1, spec.min_hosts or 1)  # --extra may request them
@@ -247,9 +249,11 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
     limit = read_time(options.time) if options.time is not None else None
     if job.script is not None:
         refuse_misplaced(_all_options(), [*line.own, *line.run, *line.script], script, job.script.text)
+    options_of_run, secrets = without_secrets(line.run)
     return Request(
-        typed=(*(word for word in line.own if word != "--dry-run"), *line.run, *line.script),
-        run=(*line.run, *line.script),
+        typed=(*(word for word in line.own if word != "--dry-run"), *options_of_run, *line.script),
+        run=(*options_of_run, *line.script),
+        secrets=secrets,
         name=check_name(options.name) if options.name is not None else job_name(script[0], module=run_options.module),
         folder=_folder(),
         activation=named_activation(options.venv, os.environ)

@@ -64,8 +64,6 @@ class Agents:
         self._ranks_on: dict[str, range] = {}
         """The ranks on each host of the last attempt that was started."""
         self._payload = b""
-        self._most_ranks = 0
-        """The largest world size so far."""
         self._beat_due: float | None = None
         self._pinged = 0.0
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -89,7 +87,7 @@ class Agents:
         self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
-        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned)
+        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned, self.launch.attach)
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
@@ -166,7 +164,6 @@ class Agents:
     async def start(self, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         """Start all ranks of an attempt."""
         self._ranks_on = {place.name: place.ranks for place in plan.placements}
-        self._most_ranks = max(self._most_ranks, plan.world_size)
         first = self.leader(plan.placements[0].name)
         if self._inherits and first is not self._heir:
             self._inherits, self._feed = False, Feed()  # rank 0 has moved to another agent
@@ -176,11 +173,11 @@ class Agents:
 
     def _is_left_over(self, link: AgentLink, event: Event) -> bool:
         """Whether an event is the last output of a rank of an earlier attempt, whose number nobody has there now."""
-        rank = event.get("rank")
-        return type(rank) is int and 0 <= rank < self._most_ranks and rank not in self._ranks_on.get(link.name, ())
+        return "rank" in event and event["rank"] not in self._ranks_on.get(link.name, ())
 
     async def _start_host(self, link: AgentLink, plan: Plan, attempt: int, on_loss: OnLoss) -> None:
         ranks = plan.named(link.name).ranks if link.spec.rank is None else [link.spec.rank]
+        link.ranks.update(ranks)
         engine = self.launch.engine
         requests: list[RankStart] = [
             {"rank": rank, "env": {**rank_environment(plan, rank, attempt=attempt), **engine.rank_env(plan, rank)}}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from muster.controller.attempt_rank import RankState
 from muster.controller.diagnosis.rank_end import HostLoss, RankEnd, with_facts
-from muster.controller.diagnosis.verdict import Verdict, hung, judge
+from muster.controller.diagnosis.verdict import Verdict, hung, judge, signal_name
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink
 from muster.controller.traceback_folding import is_below_script, reason_to_fold
@@ -139,7 +139,7 @@ class Attempt:
             self._ranks[rank].folder.expect(traceback, f"{reason}; traceback folded, see {tilde(self._log_of(rank))}")
 
     def _log_of(self, rank: int) -> Path:
-        return self.folder / f"rank-{rank}.log"
+        return self.folder / f"rank-{rank:d}.log"  # nothing but a number, whatever a host sent
 
     def _is_shown(self, rank: int) -> bool:
         return self.only is None or rank in self.only
@@ -171,7 +171,7 @@ class Attempt:
 
     def _on_storeless(self, link: AgentLink, event: Storeless) -> None:
         code = event["status"]
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        how = f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
         self.on_loss(link.name, f"the process that hosts the store (TCPStore) {how}", is_up=True)
 
     def _if_still_dying(self, state: RankState) -> None:
@@ -200,7 +200,7 @@ class Attempt:
         rank, stream, text = event["rank"], event["stream"], event["text"]
         splitter = self._splitter(rank, stream)
         lines = splitter.feed(text)
-        self.logs.write(self._log_of(rank), text, f"{rank} {stream}")
+        self.logs.write(self._log_of(rank), text, f"{rank:d} {stream:d}")
         if splitter.bar:
             lines.append(Line(splitter.bar, "\r"))
         # Of the states of a progress bar, only the last matters.

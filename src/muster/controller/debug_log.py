@@ -20,7 +20,8 @@ from typing import Any
 from muster.engines.engine import Launch
 from muster.environment import SECRET_NAME
 from muster.errors import MusterError
-from muster.job import Job, state_folder
+from muster.home import state_folder
+from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
 from muster.text import tilde
@@ -217,7 +218,7 @@ def _append(path: Path, text: str) -> bool:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.exists() and path.stat().st_size > LARGEST:
             path.replace(path.with_name(f"{FILE}.1"))
-        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a") as file:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", errors="replace") as file:
             file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {_versions()}\n{text}\n")
     except OSError:
         return False

@@ -10,6 +10,7 @@ from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
 from muster.controller.recovery import Recovery
 from muster.shared.events import Broken, Signaled
+from muster.shared.wire import ProtocolError
 
 
 class HostEvents:
@@ -42,7 +43,10 @@ class HostEvents:
 
     def _on_signal(self, link: AgentLink, event: Signaled) -> None:
         """Report once that ranks received a signal from outside; all hosts report it within a moment."""
-        number = signal.Signals(event["number"])
+        try:
+            number = signal.Signals(event["number"])
+        except ValueError:
+            raise ProtocolError(f"message `signal`: {event['number']} is not a signal") from None
         if number not in self.signals:
             self.signals.add(number)
             self._warn(f"the ranks on {link.name} received {number.name} from {self._agents.scheduler or 'outside'}")

@@ -14,6 +14,7 @@ from muster.job import Job
 from muster.output.screen import Screen
 from muster.plan import Placement, Plan
 from muster.shared.replies import Port
+from muster.text import printable
 
 _log = logging.getLogger("muster.rendezvous")
 
@@ -108,11 +109,11 @@ def _with_interface(placement: Placement, interface: str | None, user_env: Mappi
 
 
 def _port_taken(host: str, port: int, answer: Port) -> HostError:
-    why = answer["problem"].lower()
+    why = printable(answer["problem"]).lower()
     if "permission" in why:
         hint = "use a port above 1023, or omit --master-port, and Muster finds a free port"
         return HostError(host, f"not allowed to listen on port {port} ({why})", hint=hint)
-    owner = f" by {answer['owner']}" if answer["owner"] else ""
+    owner = f" by {printable(answer['owner'])}" if answer["owner"] else ""
     return HostError(
         host,
         f"port {port} is already in use{owner} ({why})",

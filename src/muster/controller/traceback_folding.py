@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.output.escapes import visible
 from muster.output.lines import Line
-from muster.output.progress_bars import visible
 from muster.shared.user_code import is_musters
 
 _COLLECTIVE = re.compile(r"torch[/.](?:distributed|autograd)|gloo|nccl", re.IGNORECASE)

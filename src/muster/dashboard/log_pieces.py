@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from muster.jobs.kept_files import open_regular
+from muster.output.escapes import visible
 
 _MOST_BYTES = 64 << 10
 """Read for one piece."""
@@ -26,9 +26,6 @@ _FIRST_BLOCK, _BLOCK = 256 << 10, 4 << 20
 
 _MOST_FOUND = 200
 """Lines of one answer to a search, in one log or in all of them."""
-
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-"""Colors, cursor moves and window titles of a terminal."""
 
 _VISIBLE = {code: 0x2400 + code for code in range(32) if code != 9} | {0x7F: 0x2421}
 """Control characters as the symbols that Unicode has for them."""
@@ -185,7 +182,7 @@ def _find_backwards(block: bytes, needle: bytes, most: int) -> tuple[list[tuple[
 
 def _clean(line: bytes) -> str:
     """A line as a terminal would show it at the end: without colors, and what stands after the last return."""
-    text = _ESCAPES.sub("", line.decode("utf-8", "replace"))
+    text = visible(line.decode("utf-8", "replace"))
     text = text.rstrip("\r").rpartition("\r")[2].translate(_VISIBLE)
     if len(text) > _LONGEST_LINE:
         text = f"{text[:_LONGEST_LINE]} … ({len(text) - _LONGEST_LINE} more characters)"

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hmac
 import json
+import os
 import socket
+import sys
 import threading
 import time
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from muster.controller.debug_log import internal_error
@@ -19,6 +21,9 @@ from muster.jobs.kept_files import open_regular
 
 _MOST_CONNECTIONS = 64
 """At a time; a browser opens six."""
+
+_MOST_OF_OTHERS = 16
+"""Connections at a time of other users of this machine that have not shown the token."""
 
 _IDLE = 20.0
 """Seconds after which a connection is closed that sends nothing or takes nothing."""
@@ -46,6 +51,15 @@ _HEADERS = {
 }
 
 
+class _Stranger(NamedTuple):
+    """A connection that has not shown the token."""
+
+    limit: float
+    """When it is closed."""
+    is_ours: bool
+    """Whether it comes from a process of the user of the dashboard."""
+
+
 class DashboardServer(ThreadingHTTPServer):
     """Answers requests about jobs, each connection in a thread of its own."""
 
@@ -61,20 +75,26 @@ class DashboardServer(ThreadingHTTPServer):
         self.stays = stays
         self.last_request = time.monotonic()
         """When somebody who knows the token last sent a request."""
-        self._strangers: dict[socket.socket, float] = {}
-        """Connections that have not shown the token, the oldest first, and when each is closed."""
+        self._strangers: dict[socket.socket, _Stranger] = {}
+        """Connections that have not shown the token, the oldest first."""
         self._readers: set[socket.socket] = set()
         """Connections that have shown it."""
         self._lock = threading.Lock()
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Start a thread for a connection; where too many are open, the oldest without the token makes room."""
+        """Start a thread for a connection; where too many are open, the oldest without the token makes room.
+
+        Other users of this machine have a limit of their own, so that they cannot shut out the user of the dashboard.
+        """
+        is_ours = user_of(client_address, self.server_address) in (os.getuid(), None)
         with self._lock:
-            if self._strangers and len(self._strangers) + len(self._readers) >= _MOST_CONNECTIONS:
-                self._hang_up(next(iter(self._strangers)))
+            others = [peer for peer, known in self._strangers.items() if not known.is_ours]
+            is_full = len(self._strangers) + len(self._readers) >= _MOST_CONNECTIONS
+            if (not is_ours and len(others) >= _MOST_OF_OTHERS) or (is_full and self._strangers):
+                self._hang_up((others or [*self._strangers])[0])
             has_room = len(self._strangers) + len(self._readers) < _MOST_CONNECTIONS
             if has_room:
-                self._strangers[request] = time.monotonic() + _REQUEST_LIMIT
+                self._strangers[request] = _Stranger(time.monotonic() + _REQUEST_LIMIT, is_ours)
         if has_room:
             super().process_request(request, client_address)
         else:
@@ -93,7 +113,7 @@ class DashboardServer(ThreadingHTTPServer):
         """Close connections whose request has taken too long; called about twice a second."""
         now = time.monotonic()
         with self._lock:
-            for stranger in [peer for peer, limit in self._strangers.items() if limit < now]:
+            for stranger in [peer for peer, known in self._strangers.items() if known.limit < now]:
                 self._hang_up(stranger)
 
     def knows_token(self, connection: socket.socket) -> None:
@@ -196,6 +216,21 @@ class _Handler(BaseHTTPRequestHandler):
             while self.command != "HEAD" and (data := file.read(min(_PIECE, size))):
                 self.wfile.write(data)
                 size -= len(data)
+
+
+def user_of(client: tuple[str, int], server: Any) -> int | None:
+    """The user of the process at the other end of a connection on this machine; None if the kernel does not say."""
+    near, far = _kernel_name(client), _kernel_name(server)
+    try:
+        with open("/proc/net/tcp", encoding="ascii") as table:
+            return next((int(row[7]) for row in map(str.split, table) if row[1] == near and row[2] == far), -1)
+    except OSError:
+        return None
+
+
+def _kernel_name(address: tuple[str, int]) -> str:
+    """An address as /proc/net/tcp has it."""
+    return f"{int.from_bytes(socket.inet_aton(address[0]), sys.byteorder):08X}:{address[1]:04X}"
 
 
 def _refused(status: HTTPStatus, why: str) -> Answer:

@@ -90,6 +90,8 @@ class Launch:
     """Whether the job can run without some of its hosts, each of which then has its own command."""
     orphaned: str = ""
     """A shell command that an agent runs when it has lost the controller and its ranks have ended."""
+    attach: tuple[str, ...] = ()
+    """The command that makes the session of a process part of the scheduler's job; agents add the pid of each rank."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
 

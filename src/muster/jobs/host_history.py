@@ -17,8 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from muster.home import state_folder
 from muster.hosts import Host
-from muster.job import JOB_ID, state_folder
+from muster.job import JOB_ID
 from muster.jobs.kept_files import read_regular
 from muster.text import count, tilde
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import struct
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -24,6 +25,7 @@ from muster.jobs.job_messages import (
     JobError,
     ShownLine,
 )
+from muster.jobs.kept_files import is_trusted
 from muster.jobs.location import address
 from muster.jobs.state import Report
 from muster.shared.protocol import check_reply
@@ -40,6 +42,10 @@ STACKS_LIMIT = 30.0
 
 _LARGEST_ANSWER = 256 << 20
 """Bytes; a longer answer does not come from a job."""
+
+
+_LARGEST_LINE = 16 << 20
+"""Bytes of a line for a follower: those of ranks are shown in pieces of 1 MB, and JSON may need six bytes for one."""
 
 
 class NoAnswer(MusterError):
@@ -118,6 +124,8 @@ def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Genera
                 *lines, unfinished = (unfinished + data).split(b"\n")
                 for line in lines:
                     yield _checked(folder, line, "follow")
+                if len(unfinished) > _LARGEST_LINE:
+                    raise MusterError(f"job {folder.name} sent an invalid answer: a line that does not end")
         except OSError:
             return
 
@@ -133,7 +141,18 @@ def _connected(folder: Path, limit: float) -> socket.socket:
     except OSError as error:
         peer.close()
         raise (Refused if isinstance(error, ConnectionRefusedError) else NoAnswer)(folder) from None
+    if not _is_ours(peer):
+        peer.close()
+        raise NoAnswer(folder)
     return peer
+
+
+def _is_ours(peer: socket.socket) -> bool:
+    """Whether the process that listens is of this user or root: a path in /tmp alone proves nothing."""
+    if not hasattr(socket, "SO_PEERCRED"):
+        return True
+    _, uid, _ = struct.unpack("3i", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return is_trusted(uid)
 
 
 def _send(peer: socket.socket, request: AskState | AskStop | AskDrain | AskStacks | Follow) -> None:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal, NoReturn
 
 from muster.errors import MusterError, RemoteJob, UsageError
-from muster.job import JOB_ID, short_name, state_folder
+from muster.home import state_folder
+from muster.job import JOB_ID, short_name
 from muster.jobs import job_client
 from muster.jobs.kept_files import entries, read_regular
 from muster.jobs.location import STATE, address, birth, is_hidden, remove_address
@@ -46,6 +47,8 @@ class KeptJob:
     folder: Path
     state: JobState | None
     life: Life
+    damage: str = ""
+    """Why its state cannot be read; empty if it can, or if there is none yet."""
     copied: float | None = None
     """When the state was copied from the host of the controller; None if it was read from the job itself."""
 
@@ -105,13 +108,13 @@ def job_folders() -> list[Path]:
 
 def read_job(folder: Path) -> KeptJob:
     """What became of one job; removes the socket of a controller that died."""
-    state = read_state(folder)
+    state, damage = _load(folder)
     place = read_place(folder)
     if place is not None and not place.shared:
         died = place.life in ("died", "gone")
         life: Life = "unknown" if state is None else "ended" if state.phase == "ended" else "elsewhere"
         life = "died" if died and life == "elsewhere" else life
-        return KeptJob(id=folder.name, folder=folder, state=state, life=life, copied=copied_at(folder))
+        return KeptJob(id=folder.name, folder=folder, state=state, life=life, damage=damage, copied=copied_at(folder))
     if state is None and address(folder) is not None:
         state = _ask_state(folder)  # it has just begun
     life = _life(folder, state)
@@ -122,7 +125,7 @@ def read_job(folder: Path) -> KeptJob:
         state, life = (last, "ended") if last is not None else (state, "died")
         if life == "died" and not hidden and _probe_socket(folder) == "refused":
             remove_address(folder)
-    return KeptJob(id=folder.name, folder=folder, state=state, life=life)
+    return KeptJob(id=folder.name, folder=folder, state=state, life=life, damage="" if state is not None else damage)
 
 
 def fresh(job: KeptJob) -> KeptJob:
@@ -240,10 +243,19 @@ def _not_found(text: str, folders: Sequence[Path]) -> NoReturn:
 
 def read_state(folder: Path) -> JobState | None:
     """The state that was last written; None if there is none that can be read."""
+    return _load(folder)[0]
+
+
+def _load(folder: Path) -> tuple[JobState | None, str]:
+    """The state that was last written, or why it cannot be read; neither of a job that was killed at once."""
     try:
-        return from_data(json.loads(read_regular(folder / STATE, _LARGEST_STATE)))
-    except (OSError, ValueError, RecursionError, MemoryError):
-        return None  # a job that was killed at once, or a file that Muster did not write
+        return from_data(json.loads(read_regular(folder / STATE, _LARGEST_STATE))), ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"could not read {STATE} ({error.strerror.lower()})" if error.strerror else str(error)
+    except (ValueError, RecursionError, MemoryError):
+        return None, f"{STATE} is damaged"  # Muster did not write it
 
 
 def _ask_state(folder: Path) -> JobState | None:

@@ -9,11 +9,14 @@ from typing import BinaryIO
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading; OSError for anything else, such as a FIFO, which would block."""
+    """Open a regular file of this user for reading; OSError for anything else, such as a FIFO, which would block."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(f"{path} is not a regular file")
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(f"{path.name} is not a regular file")
+        if not is_trusted(found.st_uid):
+            raise PermissionError(f"{path.name} belongs to another user ({_user(found.st_uid)})")
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -25,8 +28,22 @@ def read_regular(path: Path, limit: int) -> bytes:
     with open_regular(path) as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise OSError(f"{path} is larger than {limit} bytes")
+        raise OSError(f"{path.name} is larger than {limit} bytes")
     return data
+
+
+def is_trusted(uid: int) -> bool:
+    """Whether what this user has written is believed: it is ourselves or root, who can do everything anyway."""
+    return uid in (os.geteuid(), 0)
+
+
+def _user(uid: int) -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)
 
 
 def entries(directory: Path) -> list[str]:

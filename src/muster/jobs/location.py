@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
-from muster.jobs.kept_files import read_regular
+from muster.jobs.kept_files import is_trusted, read_regular
 
 STATE = "state.json"
 """The job's state as it was last written."""
@@ -60,9 +60,11 @@ def leave_address(folder: Path, path: Path) -> None:
 def address(folder: Path) -> Path | None:
     """Where the socket of a job is; None if there is none any more."""
     path = folder / _SOCKET
-    if os.path.lexists(path):
-        return path
     try:
+        if not is_trusted(os.stat(folder).st_uid):
+            return None
+        if os.path.lexists(path):
+            return path
         elsewhere = Path(read_regular(folder / _ELSEWHERE, 4096).decode())
     except (OSError, ValueError):
         return None
@@ -71,13 +73,22 @@ def address(folder: Path) -> Path | None:
 
 
 def remove_address(folder: Path) -> None:
-    """Remove a socket that no process holds any more."""
-    for path in (address(folder), folder / _ELSEWHERE):
-        try:
-            if path is not None:
-                path.unlink(missing_ok=True)
-        except OSError:
-            pass  # a directory, or one of another user
+    """Remove a socket that no process holds any more, and nothing that is not a socket of this user."""
+    path = address(folder)
+    try:
+        if path is not None and os.path.lexists(path):
+            if not _is_own_socket(path):
+                return
+            path.unlink()
+        (folder / _ELSEWHERE).unlink(missing_ok=True)
+    except OSError:
+        pass  # removed meanwhile, or in a directory of another user
+
+
+def _is_own_socket(path: Path) -> bool:
+    found, base = path.lstat(), path.parent.lstat()
+    is_own = found.st_uid == base.st_uid == os.getuid()
+    return is_own and stat.S_ISSOCK(found.st_mode) and stat.S_ISDIR(base.st_mode)
 
 
 def birth(pid: int) -> str:

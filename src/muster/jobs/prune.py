@@ -13,7 +13,10 @@ from muster.jobs.job_folders import KeptJob, job_folders, read_job
 from muster.jobs.kept_files import entries
 
 _CODE = "code"
-"""What --sync has sent: the working directory of ranks, which may contain checkpoints."""
+"""What --sync has sent: the working directory of ranks, which may contain checkpoints.
+
+With a dot after it: what was not unpacked to its end, so that no rank has run in it.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +43,7 @@ def prune(older: float) -> Pruned:
         may_run = job.may_run and (job.copied is None or time.time() - job.copied < older)
         if job.folder.is_symlink() or may_run or time.time() - last_written(job) < older:
             continue
-        if any(name.startswith(_CODE) for name in entries(job.folder)):
+        if any(name.startswith(_CODE) and name[len(_CODE) :][:1] != "." for name in entries(job.folder)):
             with_code.append(job.folder)
             continue
         holds = sum(found.st_size for found in _files(job.folder))

@@ -29,7 +29,7 @@ def status(job: KeptJob, now: float) -> str:
     """What a job does, or how it ended: `running`, `hung 31 s`, `slow`, `done`, `failed 3`, `stopped`, …"""
     state = job.state
     if state is None:
-        return "unknown"
+        return "damaged" if job.damage else "unknown"
     if job.life == "died":
         return "controller died"
     if job.life == "elsewhere":
@@ -69,7 +69,9 @@ def how_long(seconds: float) -> str:
 def reason(job: KeptJob) -> str:
     """Why a job failed, hangs or is slow, or what it waits for to recover, in one line; empty if it does neither."""
     state = job.state
-    if state is None or state.stopped_by or job.life == "died":
+    if state is None:
+        return one_line(job.damage)
+    if state.stopped_by or job.life == "died":
         return ""
     if state.phase == "ended":
         said = state.failures[-1].sentence if state.failures else state.sentence
@@ -89,7 +91,7 @@ def how_it_ended(job: KeptJob) -> str:
     if job.life == "died":
         return f"ended when its controller was killed; {LEASE}"
     if state is None:
-        return "has no readable state.json"
+        return f"is damaged: {one_line(job.damage)}" if job.damage else "has left no state.json"
     if state.stopped_by == REQUEUE:
         return "is in the queue of its scheduler again"
     if state.stopped_by:

@@ -15,6 +15,7 @@ from muster.engines.ssh.engine import explain_ssh_failure, ssh_command
 from muster.errors import HostError
 from muster.jobs.remote_package import GREETING, STAGE, package
 from muster.jobs.remote_place import RemotePlace
+from muster.output.escapes import TerminalStream
 from muster.text import printable
 
 CONNECT_LIMIT = 20.0
@@ -57,6 +58,7 @@ class RemotePython:
         """What precedes the exit code at the end of stderr, if the request is a command."""
         self._out = b""
         self._errors = b""
+        self._filter = TerminalStream()
         argv = ssh_command(place.host, python=place.python, ssh=(*place.ssh, *_OPTIONS)).argv
         pipe = subprocess.PIPE
         try:
@@ -196,7 +198,7 @@ class RemotePython:
 
     def _keep_errors(self, data: bytes) -> None:
         if self.shows_errors:
-            sys.stderr.buffer.write(data)
+            sys.stderr.buffer.write(self._filter.feed(data) if sys.stderr.isatty() else data)
             sys.stderr.flush()
         self._errors = (self._errors + data)[-_MOST_ERRORS:]
 

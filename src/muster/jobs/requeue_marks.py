@@ -46,6 +46,6 @@ def leave_mark(folder: Path, mark: str, requeues: int) -> None:
 
 def _read_count(path: Path) -> int:
     try:
-        return int(read_regular(path, 64))
+        return max(0, int(read_regular(path, 64)))
     except (OSError, ValueError):
         return 0

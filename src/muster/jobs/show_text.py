@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from muster.jobs.attempts_text import attempt_rows, swaps_text, took
 from muster.jobs.hosts_text import host_change, host_rows, named_hosts, where
 from muster.jobs.job_folders import KeptJob
-from muster.jobs.ps_text import LEASE, REQUEUE, how_long, moment, one_line, status, table
+from muster.jobs.ps_text import LEASE, REQUEUE, how_it_ended, how_long, moment, one_line, status, table
 from muster.jobs.state import AttemptState, Failure, HostChangeState, JobState, RankState, Report
 from muster.text import age, count, cut, printable, rank_list, significant, tilde
 
@@ -88,7 +88,7 @@ def verdict(job: KeptJob, now: float) -> list[str]:
     """How a job ended, or how it stands: sentences, and indented what belongs to them."""
     state = job.state
     if state is None:
-        return [f"job {job.id} has no readable state.json: it is missing, damaged or belongs to another user"]
+        return [f"job {job.id} {how_it_ended(job)}"]
     lines: list[str] = []
     for report in (*_hangs(state), *_stragglers(state)):
         lines += _report(report)
@@ -249,7 +249,7 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
         for attempt in state.attempts
         if attempt.lost_at is not None and (attempt.number, attempt.lost_to) not in known
     ]
-    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_told(change, state)]
+    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_listed(change, state)]
     if state.phase == "ended":
         stopped = "requeued" if state.stopped_by == REQUEUE else f"stopped by {one_line(state.stopped_by)}"
         how = stopped if state.stopped_by else f"ended, exit code {state.exit_code}"
@@ -261,7 +261,7 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     return [f"  {moment(event.time)}  {event.text}" for event in shown]
 
 
-def _is_told(change: HostChangeState, state: JobState) -> bool:
+def _is_listed(change: HostChangeState, state: JobState) -> bool:
     """Whether the end of an attempt reports the loss of this host."""
     said = [failure.sentence for failure in state.failures] + [attempt.lost_to for attempt in state.attempts]
     return (

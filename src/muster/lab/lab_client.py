@@ -7,12 +7,13 @@ import os
 import select
 import socket
 import subprocess
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+from muster import home
 from muster.errors import LabError
 from muster.lab.lab_server import SOCKET, Description, Settings, socket_address
+from muster.own_python import module_argv
 
 START_LIMIT = 150.0
 """Seconds within which the server must report whether the lab started; two more for each host."""
@@ -23,8 +24,7 @@ ANSWER_LIMIT = 150.0
 
 def state_folder() -> Path:
     """This user's directory with the socket of the lab; created if missing."""
-    base = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    folder = Path(base) / "muster"
+    folder = home.state_folder()
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.chmod(0o700)
     return folder
@@ -36,7 +36,7 @@ def start(hosts: int, **options: Any) -> Description:
     settings: Settings = {"hosts": hosts, "options": options, "folder": str(folder)}
     with (folder / "lab.log").open("ab") as log:
         server = subprocess.Popen(
-            [sys.executable, "-m", "muster.lab.lab_server", json.dumps(settings)],
+            [*module_argv("muster.lab.lab_server"), json.dumps(settings)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -82,9 +82,15 @@ def request(verb: str, **arguments: Any) -> Any:
 
 
 def _checked(line: str) -> Any:
-    reply = json.loads(line)
+    try:
+        reply: Any = json.loads(line)
+    except (ValueError, RecursionError):
+        reply = None
+    if type(reply) is not dict:
+        raise LabError("the lab server sent an invalid answer", hint="muster lab down")
+    reply = cast("dict[str, Any]", reply)
     if "error" in reply:
-        raise LabError(reply["error"], hint=reply["hint"])
+        raise LabError(str(reply["error"]), hint=reply.get("hint"))
     return reply
 
 

@@ -1,6 +1,6 @@
 """The background process that owns the lab of `muster lab up` and serves later commands.
 
-It is started as `python -m muster.lab.lab_server SETTINGS`, where SETTINGS is JSON: hosts, the options of `Lab`, and
+It is started as `python -P -m muster.lab.lab_server SETTINGS`, where SETTINGS is JSON: hosts, the options of `Lab`, and
 `folder`, the directory of its socket and lock. It reports on stdout whether the lab started, as one line of JSON, and
 then serves requests, one at a time: each connection sends one line of JSON and receives one. The lab ends with this
 process, however it ends.
@@ -14,12 +14,13 @@ import os
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypedDict
+from typing import Any, NoReturn, TypedDict, cast
 
 from muster.errors import LabError, MusterError
 from muster.lab.cluster import Lab
@@ -28,6 +29,9 @@ SOCKET = "lab.sock"
 LOCK = "lab.lock"
 REQUEST_LIMIT = 10.0
 """Seconds that a client may take to send its request."""
+
+_LARGEST_REQUEST = 1 << 16
+"""Bytes of a request."""
 
 FAULTS: dict[str, Callable[..., None]] = {
     "cut": Lab.cut,
@@ -79,7 +83,9 @@ def answer(lab: Lab, verb: str, host: str = "", **arguments: Any) -> Mapping[str
     if verb == "ssh":
         lab.address(host)
         return {"argv": lab.ssh_argv()}
-    return describe(lab)
+    if verb == "status":
+        return describe(lab)
+    raise LabError("invalid request: the lab does not know its `verb`", hint="muster lab --help")
 
 
 def describe(lab: Lab) -> Description:
@@ -98,18 +104,13 @@ def serve(lab: Lab, server: socket.socket) -> None:
     while True:
         peer, _ = server.accept()
         with peer:
-            peer.settimeout(REQUEST_LIMIT)
             try:
-                with peer.makefile("rb") as lines:
-                    request = json.loads(lines.readline())
-            except (OSError, ValueError):
-                continue  # the client disconnected before it sent a request
-            if request["verb"] == "down":
-                lab.stop()
-                os.unlink(server.getsockname())
-                _say(peer, {})
-                return
-            try:
+                request = _read_request(peer)
+                if request["verb"] == "down":
+                    lab.stop()
+                    os.unlink(server.getsockname())
+                    _say(peer, {})
+                    return
                 reply = answer(lab, **request)
             except MusterError as error:
                 reply = {"error": error.message, "hint": error.hint}
@@ -117,6 +118,24 @@ def serve(lab: Lab, server: socket.socket) -> None:
                 traceback.print_exc()
                 reply = {"error": f"the lab failed: {error}", "hint": "try to reboot the host: muster lab reboot HOST"}
             _say(peer, reply)
+
+
+def _read_request(peer: socket.socket) -> dict[str, Any]:
+    """The line that a client sends; LabError if it is not a request, or none comes in time."""
+    deadline = time.monotonic() + REQUEST_LIMIT
+    line = b""
+    try:
+        while not line.endswith(b"\n") and len(line) < _LARGEST_REQUEST:
+            peer.settimeout(max(0.01, deadline - time.monotonic()))
+            piece = peer.recv(_LARGEST_REQUEST)
+            line += piece or b"\n"
+        found = json.loads(line)
+    except (OSError, ValueError, RecursionError):
+        found = None
+    request = cast("dict[str, Any]", found if type(found) is dict else {})
+    if type(request.get("verb")) is not str:
+        raise LabError("invalid request: it must be a JSON object with the field `verb`", hint="muster lab --help")
+    return request
 
 
 def _say(peer: socket.socket, reply: Mapping[str, object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import threading
 import time
@@ -17,6 +18,9 @@ _MOST_QUEUED = 256 << 20
 
 _MOST_OPEN = 64
 """Maximum number of open files."""
+
+_APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How a file is opened: one that is a link leads out of the job directory."""
 
 ORDER = "order"
 """File beside the ranks' files with a line `RANK STREAM BYTES TIME` for each piece of output, in the order they came.
@@ -114,10 +118,10 @@ class LogFiles:
                 if len(self._files) >= _MOST_OPEN or not path.parent.exists():
                     self._close_files()
                 path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                file = self._files[path] = path.open("ab")
+                file = self._files[path] = open(os.open(path, _APPEND, 0o600), "ab")  # noqa: SIM115
             file.write(data)
-        except OSError as error:
-            self._give_up(path, error.strerror or str(error))
+        except (OSError, ValueError) as error:  # ValueError: a path that no file can have
+            self._give_up(path, getattr(error, "strerror", None) or str(error))
             return False
         return True
 

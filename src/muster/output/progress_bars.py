@@ -6,21 +6,17 @@ import re
 from dataclasses import dataclass, field
 from unicodedata import east_asian_width
 
+from muster.output.escapes import visible
+
 Key = tuple[str, int]
 """Whose bar it is: a label and a descriptor."""
 
 INTERVAL = 10.0
 """Seconds between two lines of a progress bar where the output is not a terminal."""
 
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 _STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _RANK = re.compile(r"(\d+)\]$")
 _RESET = "\x1b[0m"
-
-
-def visible(text: str) -> str:
-    """The text without escape sequences."""
-    return _ESCAPE.sub("", text)
 
 
 def width_of(text: str) -> int:
@@ -37,7 +33,7 @@ def fitted(text: str, columns: int) -> str:
     styles = [*_STYLE.finditer(text), None]
     start = 0
     for style in styles:
-        piece = _ESCAPE.sub("", text[start : style.start() if style else len(text)])
+        piece = visible(text[start : style.start() if style else len(text)])
         for letter in piece if room else "":
             wide = width_of(letter)
             if wide > room:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TextIO
 
 from muster.output.colors import ADVICE, DIM, FAILURE, WARNING, is_dumb, painted, rank_color, wants_color
+from muster.output.escapes import for_terminal, visible
 from muster.output.lines import Line, as_bytes
-from muster.output.progress_bars import BarArea, BarLines, Key, fitted, visible
+from muster.output.progress_bars import BarArea, BarLines, Key, fitted
 from muster.text import printable_lines
 
 _MOST_QUEUED = 128 << 20
@@ -154,6 +155,7 @@ class Screen:
 
     def repeat(self, stream: int, text: str, end: str) -> None:
         """A line that the screen of another process has shown, with the colors it has on this one."""
+        text = for_terminal(text) if self._tty[stream] else text
         label = _LABEL.match(text)
         if label is None:
             self._show(stream, [(text, "")], "\n" if end == "\r" else end)
@@ -188,6 +190,9 @@ class Screen:
         line = f"{label} {text}"
         if self.beside is not None:
             self.beside(fd, line, "\n" if end == _PROMPT else end)
+        if self._tty[fd]:
+            text = for_terminal(text)
+            line = f"{label} {text}"
         if end == "\r" and not visible(text).strip():
             line = ""  # tqdm clears a bar with blanks
         elif self._color[fd]:
@@ -197,6 +202,8 @@ class Screen:
     def _show(self, fd: int, parts: _Parts, end: str, *, key: Key | None = None) -> None:
         if self.beside is not None:
             self.beside(fd, "".join(text for text, _ in parts), end)
+        if self._tty[fd]:
+            parts = [(for_terminal(text), style) for text, style in parts]
         shown = "".join(painted(text, style) if style and self._color[fd] else text for text, style in parts)
         self._put(_Item(fd, shown, end, key))
 

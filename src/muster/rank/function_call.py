@@ -1,5 +1,7 @@
 """Runs a function instead of a script: it arrives as a pickle, and its result or exception is sent back as one.
 
+With `results="json"` the result is sent as JSON, and its exception only as text.
+
 The pickle comes from the controller, which also sent this code, over the job's own channel.
 """
 
@@ -50,7 +52,7 @@ def run(fd: int, reporter: Reporter) -> int:
             if leaving.code not in (None, 0):
                 raise
             result = None
-        _send(reporter, "returned", _pickled(result))
+        _send(reporter, "returned", _as_json(result) if _is_json() else _pickled(result))
     except Problem as problem:
         reporter.problem(problem.sentence, problem.hint)
         sys.stderr.write(f"{problem.sentence}\n")
@@ -103,9 +105,26 @@ def _pickled(result: Any) -> bytes:
     return data
 
 
+def _is_json() -> bool:
+    return _caller.get("results") == "json"
+
+
+def _as_json(result: Any) -> bytes:
+    import json
+
+    try:
+        return json.dumps(result).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        why = str(error).partition("\n")[0]
+    raise Problem(
+        f"could not convert its result ({type_name(result)}) to JSON: {why}",
+        'return numbers, strings, lists and dicts, for example `tensor.tolist()`, or use results="pickle"',
+    )
+
+
 def send_exception(error: BaseException, reporter: Reporter) -> None:
     """Send an exception so that it can be re-raised: whole, or its class with the parts that can be pickled."""
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or _is_json():
         return  # KeyboardInterrupt and similar concern only this process
     try:
         data = dumps(error)

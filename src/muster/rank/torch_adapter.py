@@ -184,7 +184,7 @@ def _call(entry: Entry, is_users: Callable[[str], bool]) -> RecordedCall:
         "types": entry.get("input_dtypes") or [],
         "over": _over(entry),
         "time": entry["time_created_ns"] / 1e9,
-        "place": next(([frame["filename"], frame["line"], frame["name"]] for frame in users), None),
+        "place": next(((frame["filename"], frame["line"], frame["name"]) for frame in users), None),
     }
 
 

@@ -14,7 +14,7 @@ from .wire import ProtocolError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Collection, Mapping
     from typing import Any
 
     Check = Callable[[Any], bool]
@@ -43,17 +43,22 @@ _PLAIN: dict[str, tuple[type, ...]] = {
     "None": (type(None),),
 }
 _EVERYTHING = ("Any", "object")
+_LARGEST = {"int": 1 << 63, "float": 1e15}
+"""Numbers beyond these are refused, and so are NaN and infinity: no clock, size or counter has such a value."""
 _fields: dict[type, tuple[Field, ...]] = {}
 """Cached fields of message classes: name, whether it is required, types, check of the contents, annotation."""
 
 
-def validate(message: Any, kinds: Mapping[str, type], key: str = "t") -> None:
-    """Raise ProtocolError unless `message` is one of `kinds`, which `key` names, with all its fields."""
+def validate(message: Any, kinds: Mapping[str, type], key: str = "t", *, strict: bool = False) -> None:
+    """Raise ProtocolError unless `message` is one of `kinds`, which `key` names, with all its fields.
+
+    If `strict`, it must not have any other fields, either.
+    """
     try:
         kind = kinds[message[key]]
     except (KeyError, TypeError):
         raise ProtocolError(_unknown(message, key)) from None
-    fault = _fault(message, kind)
+    fault = _fault(message, kind, {key, "re"} if strict else None)
     if fault:
         raise ProtocolError(f"message `{message[key]}`{fault}")
 
@@ -62,7 +67,7 @@ def check_reply(reply: Any, kind: type, request: str) -> None:
     """Raise ProtocolError unless `reply` has the fields of `kind`, which answers `request`."""
     if type(reply) is not dict:
         raise ProtocolError(f"the reply to `{request}` must be a JSON object, not {type(reply).__name__}")
-    validate({**reply, "t": f"reply to {request}"}, {f"reply to {request}": kind})
+    validate({**reply, "t": f"reply to {request}"}, {f"reply to {request}": kind}, strict=True)
 
 
 def fields(kind: type) -> tuple[Field, ...]:
@@ -93,10 +98,12 @@ def _unknown(message: Any, key: str) -> str:
     return f"unknown message `{message[key]}`" if key in message else f"a message lacks the field `{key}`"
 
 
-def _fault(message: Any, kind: type) -> str:
-    """How a message differs from its class; empty if it is valid."""
+def _fault(message: Any, kind: type, beside: Collection[str] | None) -> str:
+    """How a message differs from its class, beside whose fields it may have these, or any; empty if it is valid."""
+    known = 0
     for name, required, types, check, annotation in _fields.get(kind) or fields(kind):
         if name in message:
+            known += 1
             value = message[name]
             if (types and type(value) not in types) or (check is not None and not check(value)):
                 got = ascii(value)
@@ -104,6 +111,9 @@ def _fault(message: Any, kind: type) -> str:
                 return f": the field `{name}` must be {annotation}, not {got}"
         elif required:
             return f" lacks the field `{name}`"
+    if beside is not None and len(message) > known:
+        unknown = message.keys() - {field[0] for field in fields(kind)} - set(beside)
+        return f" has the unknown field {ascii(min(unknown))[:60]}" if unknown else ""
     return ""
 
 
@@ -120,9 +130,12 @@ def _compile(annotation: str, space: Mapping[str, Any]) -> tuple[frozenset[type]
             return frozenset(), None
         if head in _PLAIN:
             types.update(_PLAIN[head])
+            checks.update(dict.fromkeys(_PLAIN[head], _is_at_most(_LARGEST[head])) if head in _LARGEST else {})
         elif head == "Literal":
-            types.add(str)
-            checks[str] = _one_of([word.strip("'\"") for word in _split(inner[:-1], ", ")])
+            words = _split(inner[:-1], ", ")
+            kind = int if words[0].isdecimal() else str
+            types.add(kind)
+            checks[kind] = _one_of([kind(word.strip("'\"")) for word in words])
         elif head in ("list", "Sequence"):
             types.add(list)
             _add(checks, list, _items(*_compile(inner[:-1], space)))
@@ -137,6 +150,8 @@ def _compile(annotation: str, space: Mapping[str, Any]) -> tuple[frozenset[type]
             checks[dict] = _is_message(space[head])
     if not checks:
         return frozenset(types), None
+    if len(set(checks.values())) == 1 and types == checks.keys():
+        return frozenset(types), next(iter(checks.values()))
     return frozenset(types), lambda value: type(value) not in checks or checks[type(value)](value)
 
 
@@ -157,8 +172,12 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def _one_of(words: list[str]) -> Check:
+def _one_of(words: list[int] | list[str]) -> Check:
     return lambda value: value in words
+
+
+def _is_at_most(largest: float) -> Check:
+    return lambda value: -largest < value < largest
 
 
 def _items(types: frozenset[type], check: Check | None) -> Check | None:
@@ -185,4 +204,4 @@ def _values(types: frozenset[type], check: Check | None) -> Check | None:
 
 
 def _is_message(kind: type) -> Check:
-    return lambda value: not _fault(value, kind)
+    return lambda value: not _fault(value, kind, ())

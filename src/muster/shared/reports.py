@@ -6,7 +6,7 @@ from .protocol import kinds_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Literal, TypedDict
+    from typing import Literal, TypedDict
 
     from typing_extensions import NotRequired
 else:
@@ -43,11 +43,11 @@ class RecordedCall(TypedDict):
 
     number: int
     op: str
-    sizes: list[Any]
-    types: list[Any]
+    sizes: list[list[int]]
+    types: list[str]
     over: bool
     time: float
-    place: list[Any] | None
+    place: tuple[str, int, str] | None
 
 
 class RecordedGroup(TypedDict):

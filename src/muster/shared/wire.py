@@ -67,42 +67,79 @@ def _plain(message: Mapping[str, Any]) -> bytes | None:
     return f"{{{','.join(parts)}}}\n".encode()
 
 
+def decode(line: bytes) -> Any:
+    """Decode a line to any JSON value, still to be validated; raises ProtocolError if it is invalid."""
+    import json
+
+    try:
+        text = str(line, "utf-8")
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
+            value = _writable(value)
+    except (ValueError, RecursionError):
+        raise ProtocolError("a line is not JSON in UTF-8") from None
+    return value
+
+
+def _writable(value: Any) -> Any:
+    """Replace lone surrogates, which no file or terminal takes, unless all of them stand for bytes."""
+    import json
+
+    text = json.dumps(value, ensure_ascii=False)
+    try:
+        text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return json.loads(text.encode("utf-8", "replace"))
+    return value
+
+
 _MOST_NOISE = 4096
 """Maximum number of bytes before the greeting that are kept."""
 
+LONGEST_LINE = 64 << 20
+"""Maximum size of a line in bytes; the longest ones, stack traces of many ranks, have less than a tenth of it."""
+
 
 class LineReader:
-    """Splits a byte stream into messages."""
+    """Splits a byte stream into messages, at a cost that is linear in its size."""
 
-    def __init__(self, *, greeting: bytes | None = None) -> None:
+    def __init__(self, *, greeting: bytes | None = None, longest: int = LONGEST_LINE) -> None:
+        """`longest` is the maximum size of a line in bytes."""
         self.greeting = greeting
         self.noise: bytes = b""
         """The output before the greeting, which may explain why there is no greeting."""
-        self._rest: bytes = b""
-
-    @property
-    def pending(self) -> int:
-        """The number of bytes of the line that is not complete yet."""
-        return len(self._rest)
+        self._longest = longest
+        self._parts: list[bytes] = []
+        """The pieces of the line that is not complete yet."""
+        self._size = 0
 
     def feed(self, data: bytes) -> list[Any]:
         """Return the messages completed by `data`; each is any JSON value, still to be validated."""
-        import json
-
-        return [json.loads(line) for line in self.lines(data)]
+        return [decode(line) for line in self.lines(data)]
 
     def lines(self, data: bytes) -> list[bytes]:
-        """Return the lines completed by `data`; bytes before the greeting go to `noise`."""
-        data = self._rest + data
+        """Return the lines completed by `data`; bytes before the greeting go to `noise`.
+
+        Raises ProtocolError if a line is too long.
+        """
         if self.greeting is not None:
+            data = b"".join(self._parts) + data
             before, found, after = data.partition(self.greeting)
             self.noise = before[-_MOST_NOISE:]
             if not found:
                 _check_greeting(data)
-                self._rest = self.noise  # it may end with a partial greeting
+                self._parts = [self.noise]  # it may end with a partial greeting
                 return []
-            self.greeting, data = None, after
-        *lines, self._rest = data.split(b"\n")
+            self.greeting, self._parts, data = None, [], after
+        first, *others = data.split(b"\n")
+        self._parts.append(first)
+        self._size += len(first)
+        if self._size > self._longest or (others and max(map(len, others)) > self._longest):
+            raise ProtocolError(f"a line has more than {self._longest} bytes")
+        if not others:
+            return []
+        lines = [b"".join(self._parts), *others[:-1]]
+        self._parts, self._size = [others[-1]], len(others[-1])
         return [line for line in lines if line]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from muster.errors import UsageError
+from muster.own_python import module_argv
 from muster.submit.batch_script import quote
 from muster.submit.request import Activation
 
@@ -21,7 +22,7 @@ def own_activation(executable: str, prefix: str, base_prefix: str, env: Mapping[
         return found
     return Activation(
         comment="No virtual environment: this is the Python that `muster submit` ran in.",
-        muster=(executable, "-m", "muster"),
+        muster=module_argv("muster", executable),
     )
 
 
@@ -75,4 +76,4 @@ def _is_conda(folder: Path) -> bool:
 
 def _muster(folder: Path) -> tuple[str, ...]:
     # Without the command (a checkout on PYTHONPATH), the module may still be importable.
-    return ("muster",) if (folder / "bin" / "muster").exists() else ("python", "-m", "muster")
+    return ("muster",) if (folder / "bin" / "muster").exists() else module_argv("muster", "python")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster.submit.request import Request
 from muster.submit.scheduler import Scheduler
@@ -27,6 +27,7 @@ def write_script(request: Request, scheduler: Scheduler) -> str:
         [f"# Written by: {join(('muster', 'submit', *request.typed))}"],
         _modules(request.modules),
         _exports(request, scheduler),
+        _secrets(request.secrets),
         [f"# {request.activation.comment}"] + ([f"{request.activation.line} || exit"] * bool(request.activation.line)),
         [f"cd {quote(request.folder)} || exit"],
         [
@@ -42,6 +43,12 @@ def _exports(request: Request, scheduler: Scheduler) -> list[str]:
     found = " ".join(f"{name}={value}" for name, value in scheduler.exports(request).items())
     why = "The job continues as the same Muster job when it is requeued." if request.requeue else "For --signal."
     return [f"# {why}", f"export {found}"] if found else []
+
+
+def _secrets(secrets: Mapping[str, str]) -> list[str]:
+    """Return the lines that set secrets for the ranks: everybody can see a command line, nobody else this script."""
+    lines = [f"export {name}={quote(value)}" for name, value in secrets.items()]
+    return ["# Values of --env that look like secrets, so that `ps` does not show them.", *lines] if lines else []
 
 
 def _modules(modules: Sequence[str]) -> list[str]:

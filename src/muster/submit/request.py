@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+from muster.environment import SECRET_NAME
 from muster.errors import UsageError
 from muster.submit.batch_units import Memory
 
@@ -50,6 +52,8 @@ class Request:
     """Ranks per host, if given with --nproc."""
     variables: tuple[str, ...] = ()
     """Environment variables whose values here are passed to the ranks (`--env NAME`)."""
+    secrets: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment variables of `--env NAME=VALUE` that the script exports, because other users see command lines."""
     requeue: int | None = None
     """How often the job continues after its time limit or a preemption; None for never."""
     warning: int | None = None
@@ -68,6 +72,18 @@ class Request:
             for word in self.extra_words()
             for option in options
         )
+
+
+def without_secrets(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return options of `muster run` with `--env NAME` for each secret `--env NAME=VALUE`, and these secrets."""
+    kept: list[str] = []
+    secrets: dict[str, str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        is_secret = kept[-1:] == ["--env"] and equals and SECRET_NAME.search(name)
+        kept.append(name if is_secret else word)
+        secrets |= {name: value} if is_secret else {}
+    return tuple(kept), secrets
 
 
 def check_name(text: str) -> str:

@@ -45,9 +45,9 @@ def find_complete(root: Path) -> tuple[list[Complete], list[str]]:
             continue
         try:
             marker = json.loads((folder / MARKER).read_text(encoding="utf-8"))
-            trouble = _difference(folder, marker["files"])
-            complete = Complete(step=step, folder=folder, ranks=marker["ranks"], about=marker["about"])
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            trouble = _difference(folder, dict(marker["files"]))
+            complete = Complete(step=step, folder=folder, ranks=marker["ranks"], about=dict(marker["about"]))
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             damaged.append(f"{folder} is damaged: cannot read {MARKER} ({error})")
             continue
         if trouble:

@@ -184,7 +184,9 @@ class Checkpoints:
         import torch
         import torch.distributed.checkpoint as dcp
 
-        reader = dcp.FileSystemReader(folder)
+        from muster.training.checkpoint_reader import TensorReader
+
+        reader = TensorReader(folder)
         try:
             entries: dict[str, Any] = reader.read_metadata().state_dict_metadata
             tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}

@@ -16,7 +16,8 @@ What it copies, and from where:
 - seen on a real three-node OpenPBS (HEAD of 2026): the environment and folder of script and tasks; the nodefile of
   each kind of request; output only through the job's file, which comes after the end, 0600; exit codes of pbsdsh,
   pbs_tmrsh, qstat and qdel; who gets which signal on qdel, qsig and at the walltime, and after which share of
-  kill_delay; what survives (setsid, plain ssh) and what does not; that a dead host changes nothing
+  kill_delay; what survives (setsid, plain ssh) and what does not; that a dead host changes nothing; that suspension
+  and accounting work by session, with those that were attached; that scripts and tasks ignore SIGHUP
 - read in OpenPBS's source (commit cd7ab5eda): the words and the loop of pbsdsh, pbs_tmrsh and pbs_attach; that an
   index beyond the nodefile wraps around; that a task's session is killed when its first process ends, but waits for
   the SIGKILL while the job is being deleted; the folding of `qstat -f`
@@ -24,8 +25,8 @@ What it copies, and from where:
   pbs_tmrsh, no pbs_attach, no exec_vnode
 
 What it does not copy: users (everyone is root), queues and limits, qsub -I, dependencies, holds, hooks and cgroups
-(GPUs are only counted), vnodes that are not hosts, prologues, accounting, and the seconds by which the real one
-polls late.
+(GPUs are only counted), vnodes that are not hosts, prologues, the seconds by which the real one polls late, and the
+60 s for which a job with a dead host stays in state E.
 """
 
 from __future__ import annotations

@@ -141,7 +141,7 @@ def describe(end: RankEnd) -> str:
     if end.summary:
         return cut(end.summary, 200) + (f" ({end.place})" if end.place else "")
     if end.status < 0:
-        name = _signal_name(-end.status)
+        name = signal_name(-end.status)
         if -end.status == signal.SIGKILL:
             if end.memory is None or not end.memory.is_counted:
                 return f"killed by {name}, not sent by Muster"
@@ -205,15 +205,25 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     notes = (
         ["ranks on other hosts failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
     )
+    why = ""
     if loss.is_up:
         sentence = f"the job cannot continue on {loss.host}: {loss.why}"
         fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
+        # Its ranks ended with it, and their agent then read the counters.
+        end = next((end for end in failures if end.host == loss.host and end.killed), None)
+        if end is not None:
+            from muster.controller.diagnosis.explain.host_failures import SPAWNER, out_of_memory, out_of_memory_fix
+
+            reason = out_of_memory(end)
+            why = f"the OOM killer {reason.format(SPAWNER)}" if reason else ""
+            fix = out_of_memory_fix(end) if reason else fix
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
         fix = "check that it is up and reachable, or run without it by removing it from -H"
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=sentence,
+        why=why,
         fix=fix,
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",
@@ -250,7 +260,8 @@ def _after(seconds: float) -> str:
     return f"{max(0.0, seconds):.1f} s after the start"
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """The name of a signal, or its number."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from muster.agent.rank_stdin import INHERITED
 from muster.controller.debug_log import command_line
+from muster.controller.links.open_files import usual_limit
 from muster.jobs.location import birth
 from muster.shared import processes
 from muster.shared.wire import Writer
@@ -38,17 +39,18 @@ class Child:
         """Start the process; raises OSError if the program does not exist. `for_ranks` is the stdin of its ranks."""
         if for_ranks is not None:
             env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
-        # In its own session, so that Ctrl-C on the terminal reaches only the controller, which stops the agents.
-        self._process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            start_new_session=True,
-            pass_fds=() if for_ranks is None else (for_ranks,),
-            bufsize=0,
-        )
+        with usual_limit():
+            # In its own session, so that Ctrl-C on the terminal reaches only the controller, which stops the agents.
+            self._process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+                pass_fds=() if for_ranks is None else (for_ranks,),
+                bufsize=0,
+            )
         _log.debug("started process %d: %s", self._process.pid, command_line(argv))
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         assert stdin is not None

@@ -14,10 +14,12 @@ from pathlib import Path
 
 from muster.agent import dial_back
 from muster.agent.connectivity import free_port
+from muster.controller.links.admission import Admission
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
-from muster.controller.links.dialed_line import HELLO_LIMIT, DialedLine
+from muster.controller.links.dialed_line import DialedLine
 from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.piped import Output
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
@@ -25,7 +27,7 @@ from muster.errors import HostError, MusterError
 from muster.shared.events import HELLO
 from muster.shared.machine import interfaces
 from muster.shared.protocol import validate
-from muster.shared.wire import VERSION, ProtocolError, check_version
+from muster.shared.wire import VERSION, ProtocolError, check_version, decode
 from muster.text import names
 
 _END_LIMIT = 1.0
@@ -71,7 +73,7 @@ class Caller:
         except OSError as error:
             raise MusterError(
                 f"could not start `{command.argv[0]}` ({error.strerror})",
-                hint=connector.launch.engine.program_hint(command),
+                hint=start_hint(error, connector.launch.engine.program_hint(command)),
             ) from None
 
     def _on_closed(self) -> None:
@@ -134,7 +136,9 @@ class DialedConnector:
         self._folder = folder
         self._on_text = on_text
         self._token = secrets.token_hex(32)
-        self._server: asyncio.Server | None = None
+        self.known: set[str] = set()
+        """The addresses from which agents have connected."""
+        self._admission: Admission | None = None
         self._callers: list[Caller] = []
         self._order_text = ""
         self._why_ended: str | None = None
@@ -144,10 +148,11 @@ class DialedConnector:
     ) -> None:
         """Open the port, run the start commands, and wait until every agent has connected."""
         self.links, self.payload = links, payload
+        require(len(links) + 3 * len(self.launch.commands))
         context, certificate = make_server_context()
         sock = free_port()
-        self._server = await asyncio.get_running_loop().create_server(
-            lambda: DialedLine(self), sock=sock, ssl=context, ssl_handshake_timeout=HELLO_LIMIT, backlog=1024
+        self._admission = Admission(
+            sock, context, lambda: DialedLine(self), lambda: len(self.links), self.known.__contains__
         )
         self._order_text = self._order(sock.getsockname()[1], certificate, limit)
         for command in self.launch.commands:
@@ -240,10 +245,13 @@ class DialedConnector:
 
     def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
         command = next(command for command in self.launch.commands if missing[0].spec in command.agents)
+        hint = f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}"
+        if self._admission is not None and self._admission.is_out_of_room:
+            hint = "this machine allows no more open files: raise `ulimit -n`, or close other programs"
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
             f"no agent connected within {limit:.0f} s of starting `{command.program}`",
-            hint=f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}",
+            hint=hint,
         )
 
     def give_stdin(self) -> bool:
@@ -253,9 +261,9 @@ class DialedConnector:
     def admit(self, line: bytes) -> tuple[AgentLink | None, bool]:
         """The link of the agent that sent this hello, and whether it resumes; no link to reject the connection."""
         try:
-            hello = json.loads(line)
+            hello = decode(line)
             validate(hello, HELLO)
-        except (ValueError, RecursionError, ProtocolError):  # anyone who can reach the port can send anything
+        except ProtocolError:  # anyone who can reach the port can send anything
             return None, False
         token, key = str(hello["token"]), str(hello["key"])
         if not hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
@@ -312,10 +320,10 @@ class DialedConnector:
         return waited < (_LAST_LINES_LIMIT if all(map(self.has_ended, self.links)) else _REASON_LIMIT)
 
     async def close(self) -> None:
-        """End the start commands and close the port, after the agents have exited."""
+        """Close the port and end the start commands, after the agents have exited."""
+        if self._admission is not None:
+            self._admission.close()
         await asyncio.gather(*(caller.end() for caller in self._callers))
-        if self._server is not None:
-            self._server.close()
         (self._folder / "order.json").unlink(missing_ok=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ _REDIAL = 0.5
 _LEAVE = 2.0
 """Seconds for the last message to a host that is given up."""
 
+_log = logging.getLogger("muster.link")
+
 
 class DialedLine(asyncio.Protocol):
     """A connection of a client, which becomes the connection of a link once the client has identified itself."""
@@ -39,6 +42,8 @@ class DialedLine(asyncio.Protocol):
         self._resuming: Resuming | None = None
         self._resumed: AgentLink | None = None
         self._too_late: asyncio.TimerHandle | None = None
+        self.on_settled: Callable[[], None] = lambda: None
+        """Called when the client has been admitted or has gone."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected; it must identify itself."""
@@ -51,6 +56,14 @@ class DialedLine(asyncio.Protocol):
         if self._link is not None:
             self._link.on_data(data)
             return
+        try:
+            self._on_stranger(data)
+        except Exception as error:  # anyone can reach the port, so an error here must not become one of the job
+            _log.info("dropped a connection: %s", repr(error)[:200])
+            self.close()
+
+    def _on_stranger(self, data: bytes) -> None:
+        """Read what a client sends until it has been admitted."""
         if self._resuming is not None:
             self._resume(data)
             return
@@ -65,8 +78,8 @@ class DialedLine(asyncio.Protocol):
             self._resuming, self._resumed = Resuming(link.lines, self), link
             self._resume(rest)
         else:
-            self._is_known()
             self._link = link
+            self._is_admitted()
             link.attach(self, self._connector.payload)
 
     def _resume(self, data: bytes) -> None:
@@ -74,12 +87,18 @@ class DialedLine(asyncio.Protocol):
         if not self._resuming.on_data(data):
             self.close()
         elif self._resuming.lines.line is self:
-            self._is_known()
             self._link = self._resumed
+            self._is_admitted()
 
-    def _is_known(self) -> None:
+    def _is_admitted(self) -> None:
+        if self._transport is not None:
+            self._connector.known.add(str(self._transport.get_extra_info("peername")[0]))
+        self._settle()
+
+    def _settle(self) -> None:
         if self._too_late is not None:
             self._too_late.cancel()
+        self.on_settled()
 
     @property
     def way_back(self) -> Redialed | None:
@@ -92,7 +111,7 @@ class DialedLine(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The client has disconnected."""
-        self._is_known()
+        self._settle()
         if self._link is not None:
             self._link.on_closed(self)
         elif self._resuming is not None:

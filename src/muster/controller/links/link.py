@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections import deque
@@ -15,13 +14,14 @@ from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
+from muster.controller.links.reported_ranks import check_ranks
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
-from muster.shared.wire import HEARTBEAT, LEASE, ProtocolError, VersionError, check_version
+from muster.shared.wire import HEARTBEAT, LEASE, ProtocolError, VersionError, check_version, decode
 
 SUSPECT_AFTER = 1.5
 """Seconds without a message after which the screen names the host."""
@@ -60,6 +60,8 @@ class AgentLink(AgentRequests):
         self.name = spec.name
         self.facts = cast("Up", {})
         """The agent's facts about its host; empty until it is up."""
+        self.ranks: set[int] = set()
+        """The ranks that it was asked to start, in all attempts; it cannot report about others."""
         self.clock_offset = 0.0
         """The host's clock minus the controller's, in seconds, from the ping with the shortest round trip."""
         self.lost: LinkLost | None = None
@@ -142,11 +144,8 @@ class AgentLink(AgentRequests):
         self._on_contact()
         try:
             lines = self.lines.feed(data)
-        except VersionError as error:
-            self.lose(str(error))
-            return
         except ProtocolError as error:
-            self.lose(f"its agent violated the protocol: {error}")
+            self._on_violation(error)
             return
         self._take(lines)
         self._unacknowledged += len(data)
@@ -163,22 +162,26 @@ class AgentLink(AgentRequests):
     def _take(self, lines: Sequence[bytes]) -> None:
         """Handle complete lines of the agent."""
         try:
-            messages = [json.loads(line) for line in lines]
-        except (ValueError, RecursionError):
+            messages = [decode(line) for line in lines]
+        except ProtocolError:
             self.lose("another program wrote to the agent's channel")
             return
         try:
             for message in messages:
                 (self._on_reply if _is_reply(message) else self._on_message)(message)
-        except VersionError as error:
-            self.lose(str(error))
         except ProtocolError as error:
-            self.lose(f"its agent violated the protocol: {error}")
+            self._on_violation(error)
         except Exception as error:  # unexpected values must not end the job on the other hosts
             self.lose(f"could not handle a message from its agent: {internal_error(error)}")
 
+    def _on_violation(self, error: ProtocolError) -> None:
+        self.lose(str(error) if isinstance(error, VersionError) else f"its agent violated the protocol: {error}")
+
     def _on_message(self, message: Any) -> None:
-        validate(message, EVENTS)
+        validate(message, EVENTS, strict=True)
+        if bool(self.facts) == (message["t"] == "up") and message["t"] != "failed":
+            raise ProtocolError("the first message, and no other, must be `up`")
+        check_ranks(message, self.ranks, f"message `{message['t']}`")
         own = self._own.get(message["t"])
         if own is not None:
             own(message)
@@ -200,6 +203,7 @@ class AgentLink(AgentRequests):
             reply.set_exception(HostError(self.name, f"its agent refused `{do}`: {message['refused']}"))
         else:
             check_reply(message, REPLIES[do], do)
+            check_ranks(message, self.ranks, f"the reply to `{do}`")
             reply.set_result(message)
 
     def _on_up(self, message: Up) -> None:

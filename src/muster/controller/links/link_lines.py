@@ -9,13 +9,10 @@ from collections.abc import Callable, Mapping, Sequence
 
 from muster.controller.links.line import Line, WayBack
 from muster.shared.line_log import LineLog
-from muster.shared.wire import GREETING, LineReader, ProtocolError, encode
+from muster.shared.wire import GREETING, LineReader, encode
 
 _ANSWER_LIMIT = 2.0
 """Seconds for the agent to continue over a new connection before another one may be used."""
-
-_LONGEST = 64 << 20
-"""Maximum size of a line of an agent in bytes; the longest ones, pieces of results, have less than a tenth of it."""
 
 _log = logging.getLogger("muster.link")
 
@@ -61,10 +58,8 @@ class LinkLines:
             self.line.send(data)
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that `data` completes; raises ProtocolError if one does not end."""
+        """Return the lines that `data` completes; raises ProtocolError if one is too long."""
         lines = self.reader.lines(data)
-        if self.reader.pending > _LONGEST:
-            raise ProtocolError(f"a line has more than {_LONGEST >> 20} MB")
         self.got += len(lines)
         return lines
 

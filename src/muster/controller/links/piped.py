@@ -10,6 +10,7 @@ from pathlib import Path
 
 from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.reconnect import Reconnect
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import Engine, Launch, StartCommand
@@ -67,7 +68,7 @@ class PipeLine:
             raise HostError(
                 link.name,
                 f"could not start `{command.argv[0]}` ({error.strerror})",
-                hint=engine.program_hint(command),
+                hint=start_hint(error, engine.program_hint(command)),
             ) from None
 
     def _on_line(self, line: str) -> None:
@@ -130,6 +131,7 @@ class PipedConnector:
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
         """Start an agent on every host concurrently; raises all failures together at the end."""
+        require(3 * len(links))
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
         def begin(link: AgentLink, command: StartCommand) -> PipeLine:

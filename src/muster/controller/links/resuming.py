@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from muster.shared.events import RESUMED, Bridge
 from muster.shared.protocol import validate
 from muster.shared.resume_proof import is_proof, proof
-from muster.shared.wire import LineReader, ProtocolError, encode
+from muster.shared.wire import LineReader, ProtocolError, decode, encode
 
 if TYPE_CHECKING:
     from muster.controller.links.line import Line
@@ -53,9 +52,9 @@ class Resuming:
             return False
         for number, text in enumerate(arrived):
             try:
-                message: Any = json.loads(text)
+                message = decode(text)
                 validate(message, RESUMED)
-            except (ValueError, RecursionError, ProtocolError):  # anybody there may listen on the agent's socket
+            except ProtocolError:  # anybody there may listen on the agent's socket
                 return False
             if message["t"] == "bridge":
                 on_bridge, self._on_bridge = self._on_bridge, None

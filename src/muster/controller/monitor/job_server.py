@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from muster import __version__
 from muster.controller.diagnosis.verdict import Verdict
@@ -38,6 +38,7 @@ from muster.jobs.location import leave_address, remove_address, socket_elsewhere
 from muster.output.screen import Screen
 from muster.shared.protocol import validate
 from muster.shared.wire import ProtocolError
+from muster.text import printable
 
 if TYPE_CHECKING:
     from muster.jobs.state import Report
@@ -58,6 +59,9 @@ _FAREWELL_LIMIT = 0.5
 
 _MOST_UNREAD = 1 << 20
 """Bytes that may be queued for a follower; it does not get further lines."""
+
+_LONGEST_WAIT = 366 * 86400.0
+"""Seconds of a grace period, or until a host goes away, that a client may ask for."""
 
 _KEPT_LINES = 100
 _KEPT_LENGTH = 2000
@@ -117,11 +121,18 @@ class JobServer:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> JobServer:
-        """Open the socket; where the file system has no sockets, the job runs without one."""
+        """Open the socket; where that is not possible, the job runs without one."""
         self._loop = asyncio.get_running_loop()
         self._screen.beside = self._on_line
-        self._socket = _bound(self._folder)
-        if self._socket is not None:
+        try:
+            self._socket = _bound(self._folder)
+        except OSError as error:
+            why = error.strerror.lower() if error.strerror else str(error)
+            self._screen.warning(
+                f"other commands cannot connect to this job ({why}): `muster attach`, `drain` and `show --stacks` do "
+                "not work; `ps`, `logs`, `show` and `stop` do"
+            )
+        else:
             self._loop.add_reader(self._socket.fileno(), self._accept)
         return self
 
@@ -216,18 +227,17 @@ class JobServer:
             if is_one_too_many:
                 writer.write(_line({"error": f"{MOST_CLIENTS} clients are connected to this job; try again later"}))
                 return
-            while request := await asyncio.wait_for(reader.readline(), _IDLE_LIMIT):
-                asked = json.loads(request)
-                problem = _problem_of(asked)
-                if problem:
-                    writer.write(_line({"error": problem}))
-                    return
+            while request := await asyncio.wait_for(_read_line(reader), _IDLE_LIMIT):
+                asked = _parsed(request)
                 if asked["do"] == "follow":
                     await self._follow(reader, writer, asked.get("last", 0))
                     return
                 writer.write(_line(await self._handlers[asked["do"]](asked)))
                 await asyncio.wait_for(writer.drain(), _ANSWER_LIMIT)
-        except Exception as error:  # it has disconnected, does not read, or sent something invalid
+        except (ProtocolError, UsageError) as error:
+            assert writer is not None
+            writer.write(_line({"error": str(error), "usage": isinstance(error, UsageError)}))
+        except Exception as error:  # it has disconnected or does not read
             _log.debug("a client of the job's socket failed", exc_info=error)
             if writer is not None:
                 writer.write(_line({"error": f"the request failed: {type(error).__name__}: {error}"}))
@@ -248,11 +258,8 @@ class JobServer:
         return {"ok": True, "said": said}
 
     async def _on_drain(self, asked: AskDrain) -> Draining | JobError:
-        left = asked.get("left")
         try:
-            if left is not None and not 0 <= left < float("inf"):
-                raise UsageError(f"the time left must be at least 0 s, got {left}")
-            return {"said": self._drain(asked["host"], left)}
+            return {"said": self._drain(asked["host"], asked.get("left"))}
         except MusterError as error:
             return {"error": error.message, "hint": error.hint, "usage": isinstance(error, UsageError)}
 
@@ -270,21 +277,45 @@ class JobServer:
                 self._followers.discard(follower)
 
 
-def _problem_of(asked: Any) -> str:
-    """Why a request cannot be answered; empty if it can."""
+async def _read_line(reader: asyncio.StreamReader) -> bytes:
     try:
-        theirs = asked.get("protocol", 1)
-        if theirs != VERSION:
-            return (
-                f"this job runs Muster {__version__} (job protocol {VERSION}), but the command that asks is Muster "
-                f"{asked.get('muster')} (job protocol {theirs}); use the version that started the job"
-            )
-        if asked["do"] not in JOB_REQUESTS:
-            return f"this job does not know the request `{asked['do']}`; it may run another version of Muster"
+        return await reader.readline()
+    except ValueError:
+        raise ProtocolError("invalid request: it is too long") from None
+
+
+def _parsed(line: bytes) -> dict[str, Any]:
+    """A request, validated; ProtocolError or UsageError says why it cannot be answered."""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        raise ProtocolError("invalid request: it is not JSON") from None
+    asked = cast("dict[str, Any]", found if type(found) is dict else {})
+    if type(asked.get("do")) is not str:
+        raise ProtocolError("invalid request: it must be a JSON object with the field `do`")
+    theirs = asked.get("protocol", 1)
+    if theirs != VERSION:
+        raise ProtocolError(
+            f"this job runs Muster {__version__} (job protocol {VERSION}), but the command that asks is Muster "
+            f"{_brief(asked.get('muster'))} (job protocol {_brief(theirs)}); use the version that started the job"
+        )
+    if asked["do"] not in JOB_REQUESTS:
+        what = _brief(asked["do"])
+        raise ProtocolError(f"this job does not know the request `{what}`; it may run another version of Muster")
+    for name in ("grace", "left"):
+        seconds = asked.get(name)
+        if type(seconds) in (int, float) and not 0 <= seconds <= _LONGEST_WAIT:
+            raise UsageError(f"`{name}` must be between 0 and {_LONGEST_WAIT:.0f} s")
+    try:
         validate(asked, JOB_REQUESTS, "do")
     except ProtocolError as error:
-        return f"the request failed: {error}"
-    return ""
+        raise ProtocolError(f"invalid request: {error}") from None
+    return asked
+
+
+def _brief(value: object) -> str:
+    """A value that a client sent, to be repeated in a sentence."""
+    return printable(str(value)[:40])
 
 
 def _line(data: Mapping[str, object]) -> bytes:
@@ -298,16 +329,15 @@ async def _closed(writer: asyncio.StreamWriter) -> None:
         pass
 
 
-def _bound(folder: Path) -> socket.socket | None:
+def _bound(folder: Path) -> socket.socket:
     """A listening socket that only this user can reach: in the job directory, or where paths are short."""
-    for choose in (socket_in, socket_elsewhere):
+    path = socket_in(folder)
+    if path is not None:
         try:
-            path = choose(folder)
-            if path is not None:
-                return _listening(folder, path)
+            return _listening(folder, path)
         except OSError:
             pass  # a network file system may have no sockets
-    return None
+    return _listening(folder, socket_elsewhere(folder))
 
 
 def _listening(folder: Path, path: Path) -> socket.socket:

@@ -20,7 +20,7 @@ _WORKING_IO = 16384.0
 _WORKING_GPU = 0.05
 """GPU utilization above which a rank counts as working."""
 
-_PEER = re.compile(r"(?:send|recv) \d+(?:->|<-)(\d+)")
+_PEER = re.compile(r"(?:send|recv) \d+(?:->|<-)([0-9]{1,9})")
 """Matches `nccl:recv 1<-0`; captures the peer's number in the group."""
 
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -256,7 +256,7 @@ def groups_of(recorder: Mapping[str, RecordedGroup]) -> dict[str, Group]:
 def last_seen_at(place: str, groups: Mapping[str, Group]) -> dict[str, Group]:
     """The last collectives of a rank, with the last call of each group placed where its exception was raised."""
     file, _, line = place.rpartition(":")
-    if not line.isdigit():
+    if not re.fullmatch("[0-9]{1,9}", line):
         return dict(groups)
     frame = Frame(file=file, line=int(line), function="")
     return {

@@ -15,6 +15,7 @@ from muster.controller.debug_log import guarded, internal_error
 from muster.controller.events import EventStream
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_status import JobStatus
+from muster.output.lines import as_bytes
 from muster.output.screen import Screen
 from muster.shared.events import Exit, Unseen
 from muster.shared.replies import ProcessView
@@ -273,7 +274,7 @@ class RankMonitor:
                 name = f"--- rank {rank}: child {child['pid']} ({child['command']})"
                 blocks.append(f"{name}, {_outside(child)}\n{clean(child['stack'])}".rstrip())
         try:
-            path.write_text("\n\n".join(blocks) + "\n")
+            path.write_bytes(as_bytes("\n\n".join(blocks) + "\n"))
         except OSError as error:
             self.screen.warning(f"could not write {tilde(path)}: {error.strerror}")
         return path

@@ -129,4 +129,5 @@ def gpu_of(chosen: Sequence[int] | None, visible: str | None, count: int, local_
     """
     shown = [part.strip() for part in visible.split(",")] if visible is not None else [str(n) for n in range(count)]
     ours = [shown[gpu] for gpu in chosen if gpu < len(shown)] if chosen else shown
-    return int(ours[local_rank]) if local_rank < len(ours) and ours[local_rank].isdigit() else None
+    mine = ours[local_rank] if local_rank < len(ours) else ""
+    return int(mine) if mine.isdecimal() and len(mine) < 10 else None

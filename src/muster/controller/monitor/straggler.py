@@ -76,7 +76,7 @@ class RankCalls:
         now: float = event["at"] - offset
         self.groups.update(event["groups"])
         for group, calls in event["groups"].items():
-            for number, ago, *duration in calls:
+            for number, ago, *duration in (call for call in calls if len(call) > 1):
                 self.calls[group, int(number)] = (now - ago, duration[0] if duration else None)
         for number, begin, end in event["steps"]:
             self.steps[number] = (now - begin, now - end)

@@ -18,6 +18,9 @@ from muster.engines.rank_variables import (
 from muster.engines.table import JOB_IDS, STEP_MARKS
 from muster.hosts import expand
 
+_RANDOM = "OMPI_MCA_orte_precondition_transports"
+"""A random number that Open MPI 4 gives to the ranks of one mpirun, and to nobody else."""
+
 OPEN_MPI, MPICH = "mpirun (Open MPI)", "mpiexec (MPICH or Intel MPI)"
 
 
@@ -39,8 +42,8 @@ def open_mpi_rank(env: Mapping[str, str]) -> RankVariables:
         local_rank=optional(env, "OMPI_COMM_WORLD_LOCAL_RANK"),
         local_size=local_size,
         why=f"OMPI_COMM_WORLD_RANK={rank} and OMPI_COMM_WORLD_SIZE={size}",
-        # Two mpiruns may have the same number, but they cannot listen on the same address.
-        job=joined(env, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri"),
+        # Two mpiruns may have the same number, but they cannot listen on the same address. The last one is random.
+        job=joined(env, "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri", _RANDOM),
         clue=clue,
     )
 

@@ -9,6 +9,7 @@ import shutil
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,7 @@ _NO_PROGRAM = 254
 """Exit status of a PBS task whose program does not exist."""
 
 _SEE_OUTPUT = "see the output file of the PBS job"
+_MEANING = "in a PBS job this means qdel, the walltime limit or a requeue"
 
 
 _OF_THIS_HOST = (
@@ -94,6 +96,7 @@ class PbsEngine(Engine):
             engine=self,
             commands=commands,
             channel="dial-back",
+            attach=_attach(choice, box),
             pull_limit=PULL_LIMIT if box else 0.0,
             can_lack_hosts=can_lack_hosts(spec),
         )
@@ -150,7 +153,7 @@ class PbsEngine(Engine):
 
     def usual_reason(self, number: int) -> str | None:
         """PBS ends a job with SIGTERM."""
-        return "in a PBS job this means qdel or the walltime limit" if number == signal.SIGTERM else None
+        return _MEANING if number == signal.SIGTERM else None
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--pbs-start`."""
@@ -174,15 +177,37 @@ class PbsOverSsh(SshEngine):
     """ssh logins to the hosts of a PBS job; pbs_attach makes each a part of the job."""
 
     name = "pbs"
+    signals_from = "PBS"
+
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
+        """As with ssh; the agent of this host is attached to the job too, because it has a session of its own."""
+        launch = super().launch(choice, spec, folder)
+        attach = _attach(choice, container_of(spec, folder))
+        if not attach:
+            return launch
+        here = tuple(one if one.remote else replace(one, argv=(*attach[:-1], *one.argv)) for one in launch.commands)
+        return replace(launch, commands=here, attach=attach)
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
         """The run to continue, in a job that may be requeued."""
         return tracking_env(plan, rank)
 
+    def usual_reason(self, number: int) -> str | None:
+        """PBS ends a job with SIGTERM."""
+        return _MEANING if number == signal.SIGTERM else None
+
     def wrapper(self, choice: Choice) -> str:
         """pbs_attach."""
         job = choice.allocation
         return attached(job.id, pbs_program("pbs_attach", os.environ)) if job is not None else ""
+
+
+def _attach(choice: Choice, box: Container | None) -> tuple[str, ...]:
+    """The command that adds the session of a process to the job; nothing on Torque, or for ranks in containers."""
+    program = shutil.which(pbs_program("pbs_attach", os.environ))
+    if choice.allocation is None or program is None or box is not None:
+        return ()
+    return (program, "-j", choice.allocation.id, "-p")
 
 
 def pbsdsh_commands(

@@ -7,11 +7,11 @@ import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Sequence
 
 from muster.engines.slurm.environment import in_slurm_allocation
 from muster.errors import MusterError, UsageError
+from muster.own_python import module_argv
 from muster.shared import processes
 
 
@@ -31,7 +31,7 @@ def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, 
         wanted = shlex.split(slurm_args)
     except ValueError as error:
         raise UsageError(f"--slurm-args {slurm_args!r}: {str(error).lower()}", hint="check the quotes") from None
-    inside = [sys.executable, "-m", "muster", *_without(argv, "--slurm-args")]
+    inside = [*module_argv("muster"), *_without(argv, "--slurm-args")]
     command = salloc_argv(wanted, os.path.basename(target), inside)
     if dry_run:
         print(shlex.join(command))

@@ -28,6 +28,9 @@ _OPTIONS = (
     f"-oConnectTimeout={CONNECT_TIMEOUT}",
     "-oClearAllForwardings=yes",  # a LocalForward in the user's config would fail on the second host
     "-oEscapeChar=none",
+    # If this process is killed and the host has no power, nothing else ends ssh before TCP gives up, 15 minutes later.
+    "-oServerAliveInterval=5",
+    "-oServerAliveCountMax=3",
     # A separate connection that ends with this job; as the master of other sessions it would end them as well.
     # An existing master connection is still used.
     "-oControlMaster=no",

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from muster.job import state_folder
+from muster.home import state_folder
 
 _SSH_CONFIG = "lab.ssh_config"
 """In the state directory: a link to the ssh configuration of the user's lab, which dangles when no lab is up."""

@@ -1,13 +1,18 @@
 """How ranks find rank 0 if its address and port are not given.
 
 Rank 0 opens its store on a free port. Then it listens on a port derived from the job id, or on one of the next few if
-another job uses it, and sends the job's key and the port of the store to every client. The other ranks connect to the
-hosts where rank 0 may be, most likely first, until one answers with the key of their own job. So a wrong guess, a
-second job on the same hosts or an unrelated program on that port only costs a little time.
+another job uses it, and sends the port of the store to every client, with a proof that it knows the job's key: a
+digest of key, address, port and a number that the client has just chosen. The other ranks connect to the hosts where
+rank 0 may be, most likely first, until one answers with that proof. So a wrong guess, a second job on the same hosts or
+an unrelated program on that port only costs a little time.
+
+The key is random where the launcher passes on something random (Open MPI 4, PMI). The job ids of Slurm are public, so
+rank 0 adds a secret that MUNGE seals for processes of the same user. `same_user.py` has the details.
 """
 
 from __future__ import annotations
 
+import hmac
 import os
 import secrets
 import socket
@@ -18,6 +23,7 @@ from collections.abc import Iterator
 from muster.engines.mpi import pmi, pmix
 from muster.engines.rank_variables import LOOPBACK
 from muster.errors import MusterError
+from muster.rank.world import same_user
 from muster.rank.world.master_address import Meeting
 from muster.rank.world.sockets import leads_here, listen
 from muster.rank.world.waiting import wait_for
@@ -31,6 +37,12 @@ DIAL_LIMIT = 2.0
 WORD_LIMIT = 0.5
 """Timeout in seconds for the first line; rank 0 sends it at once, another program may wait for a request."""
 
+_CLIENTS = 64
+"""Maximum number of clients that are answered at once."""
+
+_SEALED_FOR = 60.0
+"""Seconds after which a secret is sealed again; MUNGE opens it for 300 s."""
+
 HINT = "check that rank 0 is running, or set MASTER_ADDR=host and MASTER_PORT=29500 on all ranks"
 
 
@@ -39,7 +51,12 @@ class Answer:
 
     def __init__(self, meeting: Meeting, store_port: int) -> None:
         self._key = meeting.key or secrets.token_hex(16)
-        self._line = f"muster {self._key} {store_port}\n".encode()
+        self._port = store_port
+        self._secret = secrets.token_hex(16)
+        self._sealed, self._sealed_at = "", 0.0
+        self._munge = meeting.munge
+        self._clients = threading.Semaphore(_CLIENTS)
+        self._seal()
         self._server = _listen_near(meeting.port)
         self._published = meeting.ask == "PMI"
         if self._published:
@@ -65,12 +82,40 @@ class Answer:
                 connection, _ = self._server.accept()
             except OSError:
                 return
+            if self._clients.acquire(blocking=False):
+                threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
+            else:
+                connection.close()  # it tries again
+
+    def _serve_one(self, connection: socket.socket) -> None:
+        try:
             with connection:
-                try:
-                    connection.settimeout(DIAL_LIMIT)
-                    connection.sendall(self._line)
-                except OSError:
-                    continue  # the client has disconnected
+                connection.settimeout(WORD_LIMIT)
+                nonce, kind = connection.makefile("rb").readline(100).decode().split()
+                sealed = self._seal() if kind == "munge" else ""
+                here = (_plain(connection.getsockname()[0]), self._port)
+                proof = _proof(self._key, self._secret if sealed else "", nonce, here)
+                connection.sendall(f"muster {proof} {self._port} {sealed or '-'}\n".encode())
+        except (OSError, ValueError):
+            pass  # the client has disconnected, or is another program
+        finally:
+            self._clients.release()
+
+    def _seal(self) -> str:
+        """The secret, sealed for this user; sealed again before that expires."""
+        if self._munge and time.monotonic() - self._sealed_at > _SEALED_FOR:
+            self._sealed, self._sealed_at = same_user.seal(self._secret), time.monotonic()
+        return self._sealed
+
+
+def _proof(key: str, secret: str, nonce: str, where: tuple[str, int]) -> str:
+    """What only a process at this address can compute that knows the job's key, and the secret if there is one."""
+    return hmac.new(f"{key} {secret}".encode(), f"{nonce} {where[0]} {where[1]}".encode(), "sha256").hexdigest()
+
+
+def _plain(address: str) -> str:
+    """An address as both ends write it: an IPv4 address may look like one of IPv6, and one of IPv6 has a scope."""
+    return address.removeprefix("::ffff:").partition("%")[0]
 
 
 def _listen_near(port: int) -> socket.socket:
@@ -120,6 +165,7 @@ class _Search:
         self.found = ("", 0)
         self._meeting, self._deadline = meeting, deadline
         self._width = 1
+        self._munge = meeting.munge and bool(same_user.seal("works"))
 
     def what(self) -> str:
         return f"{self.who} is looking for rank 0: {self.trouble}"
@@ -133,7 +179,7 @@ class _Search:
         troubles = [""] * min(self._width, len(hosts))
         for i, host in enumerate(hosts[: self._width]):
             for port in ports:
-                answer, troubles[i] = _dial(host, port, key, self._deadline)
+                answer, troubles[i] = _dial(host, port, key, self._deadline, munge=self._munge)
                 if answer:
                     self.found = (host, answer)
                     return True
@@ -157,10 +203,12 @@ class _Search:
 
 
 _REFUSED, _STRANGER = "connection refused", "another program or job answered"
-_SOMEBODY_IS_THERE = (_REFUSED, _STRANGER)
+_OTHER_USER = "a process of another user answered"
+_NO_PROOF = "a process answered that did not prove (MUNGE) that it belongs to this user"
+_SOMEBODY_IS_THERE = (_REFUSED, _STRANGER, _OTHER_USER, _NO_PROOF)
 
 
-def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
+def _dial(host: str, port: int, key: str, deadline: float, *, munge: bool) -> tuple[int, str]:
     """Ask one host and port; return the port of the store, or 0 and the problem."""
     limit = max(0.05, min(DIAL_LIMIT, deadline - time.monotonic()))
     try:
@@ -169,15 +217,25 @@ def _dial(host: str, port: int, key: str, deadline: float) -> tuple[int, str]:
         return 0, _REFUSED
     except (OSError, UnicodeError) as error:  # UnicodeError: a name such as `a..b`
         return 0, getattr(error, "strerror", None) or str(error)
+    nonce = secrets.token_hex(16)
     try:
         with connection:
+            if same_user.is_of_another_user(connection):
+                return 0, _OTHER_USER
             connection.settimeout(min(limit, WORD_LIMIT))
-            words = connection.makefile("rb").readline(100).split()
-    except OSError:
-        words = []
-    if len(words) == 3 and words[:2] == [b"muster", key.encode()]:
-        return int(words[2]), ""
-    return 0, _STRANGER
+            connection.sendall(f"{nonce} {'munge' if munge else 'plain'}\n".encode())
+            words = connection.makefile("rb").readline(4096).decode().split()
+            address = _plain(connection.getpeername()[0])
+    except (OSError, ValueError):
+        return 0, _STRANGER
+    if len(words) != 4 or words[0] != "muster" or not (words[2].isdecimal() and len(words[2]) < 6):
+        return 0, _STRANGER
+    secret = same_user.unseal(words[3]) if munge else ""
+    if munge and not secret:
+        return 0, _NO_PROOF
+    if not hmac.compare_digest(_proof(key, secret, nonce, (address, int(words[2]))).encode(), words[1].encode()):
+        return 0, _STRANGER
+    return int(words[2]), ""
 
 
 def _problems(hosts: tuple[str, ...], ports: range, troubles: list[str]) -> Iterator[str]:

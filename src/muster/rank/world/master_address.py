@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from zlib import crc32
 
@@ -24,6 +24,8 @@ class Meeting:
 
     key: str
     """Distinguishes this job from others on the same hosts; with PMI, rank 0 generates and publishes it."""
+    munge: bool = False
+    """Whether MUNGE, where it works, must prove that rank 0 belongs to the same user: job ids of Slurm are public."""
     port: int
     """The first of the ports on which rank 0 may listen; 0 for a free port that it publishes through PMI."""
     hosts: tuple[str, ...] = ()
@@ -62,7 +64,7 @@ def find_master(env: Mapping[str, str], *, job: tuple[str, str] | None = None, c
     if job is None:
         why = f"using the default port {DEFAULT_PORT} because MASTER_PORT is not set"
         return Master(addr=clue.hosts[0], port=DEFAULT_PORT, reasons=(clue.reason, why))
-    meeting = meet(job[1], clue)
+    meeting = replace(meet(job[1], clue), munge="SLURM_JOB_ID" in env)
     why = f"rank 0 announces its port at port {meeting.port}, which is derived from the job id ({job[0]})"
     return Master(addr=next(iter(clue.hosts), None), port=port, meeting=meeting, reasons=(clue.reason, why))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socketserver
 import sys
 import threading
@@ -140,6 +141,16 @@ def _signal_all(job: str, number: int) -> None:
     _first(job).signal_all(number)
 
 
+def _suspend(job: str, number: int) -> None:
+    here = _job(job)
+    (here.suspend if isinstance(here, FirstHostJob) else here.signal_all)(number)
+
+
+def _usage(job: str) -> dict[str, Any]:
+    cpu, memory = _job(job).usage()
+    return {"cpu": cpu, "memory": memory}
+
+
 def _schedule() -> None:
     threading.Thread(target=schedule, daemon=True).start()
 
@@ -154,6 +165,8 @@ REQUESTS: dict[str, Callable[..., dict[str, Any] | None]] = {
     "schedule": _schedule,
     "terminate": _terminate,
     "signal_all": _signal_all,
+    "suspend": _suspend,
+    "usage": _usage,
     "deliver": write_delivered,
 }
 
@@ -171,6 +184,7 @@ def _furnish() -> None:
 
 def main() -> None:
     _furnish()
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # in scripts and tasks too
     with Server(("", PORT), Connection) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print("ready", flush=True)

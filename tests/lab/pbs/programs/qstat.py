@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 import records
-from wire import SITE, TORQUE
+from wire import SITE, TORQUE, call
 
 FINISHED = 15139 % 256
 UNKNOWN = 15001 % 256
@@ -82,7 +82,7 @@ def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
         yield "Account_Name", record["account"]
     yield "ctime", time.ctime(record["ctime"])
     yield "Error_Path", f"{record['submit_host']}:{record['paths']['e']}"
-    placed = record["state"] in "REF" and "stime" in record
+    placed = record["state"] in "RSEF" and "stime" in record
     if placed:
         chunks = record["chunks"]
         yield "exec_host", "+".join(map(_torque_host if TORQUE else _exec_host, chunks))
@@ -92,6 +92,8 @@ def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
     yield "mtime", time.ctime(record["mtime"])
     yield "Output_Path", f"{record['submit_host']}:{record['paths']['o']}"
     yield from _resources(record)
+    if record["state"] in "RS":
+        yield from _used(record)
     if placed:
         yield "stime", time.ctime(record["stime"])
     yield "project", record["project"]
@@ -117,6 +119,19 @@ def _resources(record: records.Record) -> Iterator[tuple[str, str]]:
     if record["walltime"] is not None:
         minutes, seconds = divmod(record["walltime"], 60)
         yield "Resource_List.walltime", f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+
+
+def _used(record: records.Record) -> Iterator[tuple[str, str]]:
+    """What the sessions of the job use, as its moms count it."""
+    found: list[dict[str, int]] = []
+    for host in dict.fromkeys(chunk["host"] for chunk in record["chunks"]):
+        try:
+            found.append(call(host, 1, do="usage", job=record["id"]))
+        except OSError:
+            pass  # a dead host
+    minutes, seconds = divmod(sum(one.get("cpu", 0) for one in found), 60)
+    yield "resources_used.cput", f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+    yield "resources_used.mem", f"{sum(one.get('memory', 0) for one in found) >> 10}kb"
 
 
 def _exec_host(chunk: dict[str, int]) -> str:

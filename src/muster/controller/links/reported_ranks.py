@@ -1,0 +1,18 @@
+"""Which ranks a message of a host may be about."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from muster.shared.wire import ProtocolError
+
+
+def check_ranks(message: Mapping[str, Any], ranks: Collection[int], what: str) -> None:
+    """Raise ProtocolError if a message is about a rank that its agent does not run; `what` names the message."""
+    strange: list[object] = [message["rank"]] if "rank" in message and message["rank"] not in ranks else []
+    named = [*message.get("ranks", ()), *message.get("unheard", ())]
+    if named:  # a list of numbers, or a dict by numbers as text
+        strange += set(map(str, named)) - set(map(str, ranks))
+    if strange:
+        raise ProtocolError(f"{what} is about rank {ascii(strange[0])[:20]}, which does not run there")
