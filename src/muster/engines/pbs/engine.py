@@ -72,7 +72,7 @@ class PbsEngine(Engine):
     more_cpus = "ncpus=8 in PBS"
     services: Mapping[str, str] = {"pbs_mom": "pbs"}
     outside_job = (
-        "not inside a PBS job (PBS_JOBID is not set)",
+        "not inside a PBS job (PBS_JOBID and PBS_ENVIRONMENT are not both set)",
         "use `muster submit --pbs`, or `qsub -I` and then `muster run`",
     )
 
