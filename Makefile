@@ -3,7 +3,7 @@ BIN := .venv/bin
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: help demo test unit check docs bench setup clean
+.PHONY: help demo test tests unit check docs bench setup clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -12,8 +12,11 @@ help: ## Print this list
 demo: setup ## Run two ranks on each of two virtual hosts and let them send messages
 	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
 
-test: check docs ## The static checks, the documentation and every test, about half an hour on two cores
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: setup ## The static checks, the documentation and every test, side by side
+	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
+
+tests: setup ## Every test, without the static checks and the documentation
+	$(BIN)/python -m pytest -n 6 # most tests wait, so three share a core; tests/conftest.py distributes them
 
 unit: setup ## Only the tests of pure functions, in seconds
 	$(BIN)/python -m pytest -n 2 tests/unit

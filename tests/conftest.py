@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import os
 import signal
+import zlib
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 pytest.register_assert_rewrite("engine_promises", "recipes")  # checks that several files of tests share
 
-# `make test &` in a script hands an ignored SIGINT down, nohup an ignored SIGHUP. Programs that the tests start would
-# ignore them too (so does Muster, on purpose), and every test of Ctrl-C or of a closed terminal would fail.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-signal.signal(signal.SIGHUP, signal.SIG_DFL)
+# `make test &` in a script passes down an ignored SIGINT and SIGQUIT, nohup an ignored SIGHUP. Programs that the tests
+# start would ignore them too (so does Muster, on purpose), and every test of Ctrl-C or of a closed terminal would fail.
+# Python itself ignores SIGPIPE and SIGXFSZ, and subprocess restores those two.
+for _number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 # A configuration file of whoever runs the tests must not change what they see.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
@@ -21,3 +27,55 @@ os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
 # A busy machine must not fail a property; pytest-timeout stops one that hangs.
 settings.register_profile("muster", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("muster")
+
+LONGEST = (
+    "test_recovery_matrix.py",
+    "test_run_mpi.py",
+    "test_run_outages.py",
+    "test_run_container.py",
+    "test_requeue.py",
+    "test_documents.py",
+    "test_run_slurm.py",
+    "test_run_pbs.py",
+    "test_conformance.py",
+    "test_run_failures.py",
+    "test_run_no_orphans.py",
+    "test_recipes_under_mpi.py",
+    "test_run_slurm_login.py",
+    "test_run_local.py",
+    "test_jobs.py",
+    "test_dashboard.py",
+)
+"""Files whose tests are started first, so that none of them is what the other workers wait for at the end."""
+
+APART = {"test_conformance.py": 8, "test_documents.py": 6}
+"""Files whose tests share nothing, and into how many parts they are divided among workers."""
+
+LIMIT = 120
+"""Seconds that a test may take on an idle machine, unless it says otherwise."""
+
+
+class ByFile(LoadScopeScheduling):
+    """Gives all tests of a file to one worker, because they share virtual hosts."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return f"{path} {zlib.crc32(nodeid.encode()) % APART.get(path.rpartition('/')[2], 1)}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """How `-n` without `--dist` distributes tests: by file, in the order in which they were collected."""
+    if config.option.dist != "load":
+        return None
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest files first, unit tests last; and more time for tests that share a core with others."""
+    order = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: (order.get(item.path.name, len(order)), "lab" not in item.path.parts))
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        item.add_marker(pytest.mark.timeout(3 * (limit.args[0] if limit else LIMIT)), append=False)

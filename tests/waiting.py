@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import subprocess
 import time
 from collections.abc import Callable, Generator
@@ -17,8 +18,20 @@ INTERVAL = 0.05
 """Seconds between two looks."""
 
 
-def wait_until(what: str, check: Callable[[], T | None], limit: float = 30, said: Callable[[], str] = str) -> T:
-    """Wait until `check` returns something true, and return it; an AssertionError says what did not come."""
+def patience(limit: float) -> float:
+    """A limit in seconds that only ends what hangs: with ten processes per core, everything takes ten times as long.
+
+    Not for a limit that proves how long something takes.
+    """
+    return limit * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
+def wait_until(what: str, check: Callable[[], T | None], limit: float = 0, said: Callable[[], str] = str) -> T:
+    """Wait until `check` returns something true, and return it; an AssertionError says what did not come.
+
+    Without a limit, it waits 30 seconds, and longer on a busy machine.
+    """
+    limit = limit or patience(30)
     deadline = time.monotonic() + limit
     while not (found := check()):
         _check_time(deadline, what, limit, said)
@@ -26,8 +39,9 @@ def wait_until(what: str, check: Callable[[], T | None], limit: float = 30, said
     return found
 
 
-async def wait_until_async(what: str, check: Callable[[], object], limit: float = 30) -> None:
+async def wait_until_async(what: str, check: Callable[[], object], limit: float = 0) -> None:
     """The same in an event loop, which keeps running meanwhile."""
+    limit = limit or patience(30)
     deadline = time.monotonic() + limit
     while not check():
         _check_time(deadline, what, limit, str)

@@ -20,6 +20,7 @@ from pathlib import Path
 from benchmarks.conformance.compare import unexplained
 from benchmarks.conformance.launchers import Outcome, under_muster, under_torchrun
 from benchmarks.conformance.programs import Program, load_all
+from benchmarks.conformance.recorded import record
 
 HELLO = "groups_hello"
 
@@ -75,6 +76,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the selected series; the exit code is 1 if any run failed."""
     programs = load_all()
     options = parse(argv, programs)
+    if options.record:
+        chosen = [programs[name] for name in options.names] or programs.values()
+        print(f"changed: {', '.join(record(chosen, options.jobs)) or 'no record'}")
+        return 0
     series = plan(options, programs)
     scores: list[Score] = []
     print(HEADER, flush=True)
@@ -107,6 +112,7 @@ def parse(argv: Sequence[str] | None, programs: dict[str, Program]) -> argparse.
     p.add_argument("--option", metavar="OPTION", action="append", default=[], help="another option of `muster run`")
     p.add_argument("--jobs", metavar="N", type=int, default=1, help="parallel runs, to keep the machine busy")
     p.add_argument("--keep", metavar="DIR", help="keep what the launcher printed in failed runs in this directory")
+    p.add_argument("--record", action="store_true", help="write what torchrun does to tests/golden/torchrun instead")
     options = p.parse_args(argv)
     if unknown := [name for name in options.names if name not in programs]:
         p.error(f"unknown program: {', '.join(unknown)}")

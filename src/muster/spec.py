@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from muster.errors import UsageError
-from muster.hosts import Host
+from muster.hosts import MAX_HOSTS, MAX_SLOTS, Host
 from muster.shared.wire import LEASE
 
 LEASE_ALONE = 20.0
@@ -181,25 +181,26 @@ class RunSpec:
         return next(iter(found), self.python)
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value: object = getattr(self, name)
-            if value is not None and not isinstance(value, int | float):
-                raise UsageError(f"{name} must be a number, got {value!r}", hint=f"leave {name} out")
-            if value is not None and not value >= least:
-                raise UsageError(f"{name} must be at least {least}, got {value}", hint=f"leave {name} out")
-        for name in ("master_port", "dashboard_port"):
-            if not 0 <= (getattr(self, name) or 0) < 65536:
-                raise UsageError(f"{name} must be a port (1 to 65535), got {getattr(self, name)}", hint="leave it out")
+        for name in _LEAST:
+            _check_number(name, getattr(self, name))
+        for name in _TEXTS:
+            _check_text(name, getattr(self, name))
         for name, allowed in _CHOICES.items():
             if getattr(self, name) not in allowed:
                 words = " or ".join(map(repr, allowed))
                 raise UsageError(f"{name} must be {words}, got {getattr(self, name)!r}", hint=f"leave {name} out")
-        for name in ("args", "ssh", "mpi_args", "container_args", "preload", "fetch", "notify"):
-            if isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} must be a list, got {getattr(self, name)!r}", hint="write [...]")
+        for name in _LISTS:
+            _check_list(name, getattr(self, name))
+        for name in ("env", "host_python"):
+            _check_mapping(name, getattr(self, name))
         for name in ("only_ranks", "only_local_ranks"):
-            if not isinstance(getattr(self, name), frozenset | None):
-                raise UsageError(f"{name} must be a set of ranks, got {getattr(self, name)!r}", hint="write {0, 1}")
+            ranks: object = getattr(self, name)
+            listed = cast("frozenset[object]", ranks) if isinstance(ranks, frozenset) else frozenset[object]()
+            if not isinstance(ranks, frozenset | None) or not all(type(rank) is int for rank in listed):
+                raise UsageError(f"{name} must be a set of ranks, got {ranks!r}", hint="write {0, 1}")
+        for module in self.preload:
+            if not all(part.isidentifier() for part in module.split(".")):
+                raise UsageError(f"preload: `{module}` is not a name of a module", hint="for example --preload numpy")
         if self.name:
             _check_name(self.name)
         if self.kind == "function" and self.call is None:
@@ -207,6 +208,55 @@ class RunSpec:
         if self.on_hang == "kill" and not (self.watch and self.hang_after):
             off = "watch=False" if not self.watch else "hang_after=0"
             raise UsageError(f"on_hang='kill' has no effect with {off}", hint="leave one of them out")
+
+
+def _check_number(name: str, value: object) -> None:
+    least, most = _LEAST[name]
+    hint = f"leave {name} out"
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise UsageError(f"{name} must be a number, got {value!r}", hint=hint)
+    if isinstance(value, float) and name not in _DURATIONS:
+        raise UsageError(f"{name} must be a whole number, got {value}", hint=hint)
+    if name.endswith("_port") and not least <= value <= most:
+        raise UsageError(f"{name} must be a port (1 to 65535), got {value}", hint="leave it out")
+    if not value >= least:
+        raise UsageError(f"{name} must be at least {least}, got {value}", hint=hint)
+    if value > most:
+        raise UsageError(f"{name} must be at most {most}, got {value}", hint=hint)
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is None:
+        return
+    pattern, example = _TEXTS[name]
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be a string, got {value!r}", hint=f"leave {name} out")
+    if "\0" in value:
+        raise UsageError(f"{name} contains a NUL character", hint="remove it")
+    if not re.fullmatch(pattern, value):
+        raise UsageError(f"{name}: `{value}` is not valid", hint=f"for example {example}")
+
+
+def _check_list(name: str, value: object) -> None:
+    if not isinstance(value, list | tuple):
+        raise UsageError(f"{name} must be a list, got {value!r}", hint="write [...]")
+    wrong = [item for item in cast("list[object]", value) if not isinstance(item, str) or "\0" in item]
+    if wrong:
+        raise UsageError(f"{name} must be a list of strings, got {wrong[0]!r}", hint=f'write {name}=["a", "b"]')
+
+
+def _check_mapping(name: str, value: object) -> None:
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} must be a dict, got {value!r}", hint=f'write {name}={{"NAME": "value"}}')
+    for key, text in cast("Mapping[object, object]", value).items():
+        if not isinstance(key, str) or not key or "\0" in key or (name == "env" and "=" in key):
+            raise UsageError(f"{name}: invalid name {key!r}", hint=f'write {name}={{"NAME": "value"}}')
+        if not isinstance(text, str):
+            raise UsageError(f"{name}: {key} must be a string, got {text!r}", hint=f'write {name}={{"{key}": "value"}}')
+        if "\0" in text:
+            raise UsageError(f"{name}: the value of {key} contains a NUL character", hint="remove it")
 
 
 def _check_name(name: str) -> None:
@@ -221,20 +271,44 @@ def _check_name(name: str) -> None:
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 
-_LEAST = {
-    "nproc": 1,
-    "lab": 1,
-    "restarts": 0,
-    "spares": 0,
-    "min_hosts": 1,
-    "lost_after": SHORTEST_LEASE,
-    "rejoin": 0,
-    "grace": 0,
-    "hang_after": 0,
-    "master_port": 1,
-    "dashboard_port": 0,
+_LONGEST = 10_000 * 86400
+"""Seconds; the longest duration, which every timeout of the operating system can still hold."""
+
+_DURATIONS = ("lost_after", "rejoin", "grace", "hang_after")
+
+_LEAST: dict[str, tuple[float, float]] = {
+    "nproc": (1, MAX_SLOTS),
+    "lab": (1, 253),  # addresses of one network
+    "restarts": (0, 1_000_000_000),
+    "spares": (0, MAX_HOSTS),
+    "min_hosts": (1, MAX_HOSTS),
+    "lost_after": (SHORTEST_LEASE, _LONGEST),
+    "rejoin": (0, _LONGEST),
+    "grace": (0, _LONGEST),
+    "hang_after": (0, _LONGEST),
+    "master_port": (1, 65535),
+    "dashboard_port": (0, 65535),
 }
-"""Minimum of each numeric field."""
+"""Minimum and maximum of each numeric field."""
+
+_ANY = r"(?s).*"
+
+_TEXTS = {
+    "target": (_ANY, ""),
+    "cwd": (_ANY, ""),
+    "name": (_ANY, ""),
+    "notice": (_ANY, ""),
+    "role": (_ANY, ""),
+    "engine": (_ANY, ""),
+    "controller": (r"|(?!-)[^\s/]{1,255}", "`--controller gpu01`"),
+    "python": (r"(?!-)[^\n\r\x1b]{1,4096}", "`--python /opt/venv/bin/python`"),
+    "image": (r"(?!-)[^\s\x1b]{1,4096}", "`--image pytorch/pytorch`"),
+    "master_addr": (r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]{0,254}", "`--master-addr 10.0.0.1`"),
+    "interface": (r"(?!-)[^\s/\x1b]{1,255}", "`--interface eth0`"),
+}
+"""The form of each text field as a regular expression, and an example."""
+
+_LISTS = ("args", "ssh", "mpi_args", "container_args", "preload", "fetch", "notify")
 
 _CHOICES = {
     "kind": ("script", "module", "function"),

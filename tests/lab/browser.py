@@ -57,6 +57,9 @@ class Browser:
         self.requests: list[str] = []
         """The address of every request the page has made."""
         self._loaded: set[str] = set()
+        self._origin = ""
+        self._left: set[str] = set()
+        """The servers of pages that were open before."""
         self.said: list[str] = []
         """What went wrong in the page: exceptions, and errors and warnings of its console."""
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
@@ -112,7 +115,10 @@ class Browser:
         elif method == "Runtime.exceptionThrown":
             self.said.append(json.dumps(params["exceptionDetails"]))
         elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
-            self.said.append(f"{params['entry']['text']} {params['entry'].get('url', '')}")
+            address = params["entry"].get("url", "")
+            # Not a last request of the page before, whose server may have ended meanwhile.
+            if not address.startswith(tuple(self._left)):
+                self.said.append(f"{params['entry']['text']} {address}")
 
     def resize(self, width: int, height: int, *, phone: bool = False) -> None:
         """Show the page at another size; as on a phone, if it is one."""
@@ -128,6 +134,9 @@ class Browser:
     def open(self, address: str) -> None:
         """Go to an address, and wait until the page with its scripts is there."""
         # Not what document.readyState says: for a moment that may be of the page before.
+        origin = "/".join(address.split("/")[:3])
+        self._left = {*self._left, self._origin} - {origin, ""}
+        self._origin = origin
         loader = self.call("Page.navigate", url=address)["loaderId"]
         deadline = time.monotonic() + 40
         while loader not in self._loaded:

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from waiting import end, wait_until
+from waiting import end, patience, wait_until
 
 from muster.lab import Lab
 
@@ -71,7 +71,7 @@ def run_here(
         env={**PLAIN, "XDG_STATE_HOME": str(state), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=timeout,
+        timeout=patience(timeout),
     )
     return Done(
         code=done.returncode,
@@ -115,7 +115,7 @@ class Job:
 
     def wait_for(self, words: str) -> None:
         """Until it has said something, given as a pattern."""
-        wait_until(words, lambda: re.search(words, self.err), 60, lambda: self.err)
+        wait_until(words, lambda: re.search(words, self.err), patience(60), lambda: self.err)
 
     def wait(self, limit: float) -> Done:
         """Wait for its end."""
@@ -171,7 +171,7 @@ def run_in(
     lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", timeout: float = 100, **env: str
 ) -> Done:
     """`muster run` (or another command) inside a lab host, to its end."""
-    return HostJob(lab, host, folder, *argv, command=command, **env).wait(timeout)
+    return HostJob(lab, host, folder, *argv, command=command, **env).wait(patience(timeout))
 
 
 @contextmanager

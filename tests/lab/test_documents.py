@@ -23,6 +23,7 @@ from launching import PLAIN
 from pbs import PbsSite
 from tools.console import Block, CodeFile, Command, apply_diff, differences, pages, read_page
 from waiting import end as end_process
+from waiting import patience
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
@@ -177,12 +178,13 @@ def shell(
         process = place.lab.popen(host, argv, cwd=str(home), env=env, **quiet)
 
     def end() -> Iterator[tuple[Command, int, list[str]]]:
+        limit = patience(LIMIT)
         try:
-            process.wait(LIMIT)
+            process.wait(limit)
         except subprocess.TimeoutExpired:
             end_process(process)
             raise AssertionError(
-                f"still running after {LIMIT} s: {commands[0].text}\n{(base / '0').read_text()}"
+                f"still running after {limit:.0f} s: {commands[0].text}\n{(base / '0').read_text()}"
             ) from None
         for number, command in enumerate(commands):
             printed = (base / str(number)).read_text(errors="replace")

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -268,8 +269,14 @@ def test_a_host_with_a_tenth_of_a_core_computes_slowly(lab: Lab) -> None:
     assert over_ssh > 0.4
     assert status_faults(lab, "h2") == ("cpu 0.1",)
     lab.heal("h2")
-    # Whether this machine has time for it at once is another matter.
-    wait_until("a fast CPU", lambda: float(lab.run("h2", argv, timeout=60).stdout) < 0.4)
+
+    def is_fast() -> bool:
+        """Whether it computes as fast as a host that was never slow, on a machine that may have no time for either."""
+        with ThreadPoolExecutor(2) as pool:
+            slowed, other = pool.map(lambda host: float(lab.run(host, argv, timeout=60).stdout), ("h2", "h3"))
+        return slowed < max(0.4, 2 * other)
+
+    wait_until("a fast CPU", is_fast)
 
 
 def test_a_slow_cable_takes_as_long_as_its_rate_says(lab: Lab, echo: Callable[[str, int], None]) -> None:

@@ -298,6 +298,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(arguments: dict[str,
 # --- large values, other interpreters -----------------------------------------------------------------------
 
 
+@pytest.mark.timeout(240)
 def test_hundreds_of_megabytes_go_there_and_back():
     data = os.urandom(1 << 20) * 50
     (result,) = launch(lambda data: data * 4, data, nproc=1)

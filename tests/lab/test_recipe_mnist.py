@@ -102,6 +102,47 @@ def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):
     )
     wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "got 2 shares for 1 rank")
     wrong(python.run(MNIST, "--data", data, "--share", "half"), "invalid --share half")
+    write_idx(tmp_path / "train-images-idx3-ubyte", (20, 10, 10), bytes(2000))
+    write_idx(tmp_path / "train-labels-idx1-ubyte", (20,), bytes(20))
+    wrong(python.run(MNIST, "--data", tmp_path), "does not have MNIST's images of 28x28 pixels with labels from 0 to 9")
+    images.write_bytes(whole)
+    write_idx(tmp_path / "train-labels-idx1-ubyte", (20,), bytes([255] * 20))
+    wrong(python.run(MNIST, "--data", tmp_path), "does not have MNIST's images of 28x28 pixels with labels from 0 to 9")
+    damaged = tmp_path / "runs" / "step-00000001"
+    damaged.mkdir(parents=True)
+    (damaged / "complete.json").write_text('{"files": null, "ranks": 1, "about": {}}')
+    argv = ["--synthetic", 20, "--batch_size", 10, "--epochs", 1, "--model_dir", damaged.parent, "--resume"]
+    resumed = python.run(MNIST, *argv)
+    assert (resumed.code, "cannot read complete.json" in resumed.err) == (0, True), resumed.err
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "limit"),
+    [
+        ("--lr", "-1", "must be above 0, got -1"),
+        ("--lr", "nan", "must be a finite number, got nan"),
+        ("--made_up", "-5", "must be at least 1, got -5"),
+        ("--synthetic", "0", "must be at least 1, got 0"),
+        ("--seed", "9" * 40, f"must be at most {2**63 - 1}, got 9999"),
+        ("--seed", "9" * 5000, "must be a whole number, got 9999"),
+        ("--timeout", "0", "must be above 0, got 0"),
+        ("--timeout", "-1", "must be above 0, got -1"),
+        ("--timeout", "1e300", "must be at most"),
+        ("--epochs", "0", "must be at least 1, got 0"),
+        ("--epochs", "-1", "must be at least 1, got -1"),
+        ("--batch_size", "x", "must be a whole number, got x"),
+        ("--keep", "0", "must be at least 1, got 0"),
+        ("--nodes", "0", "must be at least 1, got 0"),
+        ("--master-port", "99999", "must be at most 65535, got 99999"),
+    ],
+)
+def test_a_flag_out_of_its_limits_is_one_sentence(python, flag, value, limit):
+    ended = python.run(MNIST, flag, value)
+    usage, sentence = ended.err.splitlines()
+    assert (ended.code, usage) == (2, "usage: mnist [options]; --help shows them")
+    assert sentence.startswith("mnist: error: argument ")
+    assert f"{flag}" in sentence
+    assert limit in sentence
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(python, data, tmp_path):
@@ -188,7 +229,6 @@ def test_nodes_that_make_no_sense_are_refused_at_once(python):
     wrong(python.run(MNIST, "-n", 2, "-g", "2,1"), "the address of node 0 is unknown")
     wrong(python.run(MNIST, "-n", 3, "-g", "2,1"), "invalid -n 3 -g 2,1")
     wrong(python.run(MNIST, "-g", "two"), "invalid -g two")
-    wrong(python.run(MNIST, "-n", 0), "-n 0")
     wrong(python.run(MNIST, "-n", 2, "-g", 2, "-i", 2, "--master-addr", "a"), "-i must be from 0 to 1, got 2")
 
 

@@ -30,6 +30,8 @@ from muster.recipes.tacotron2.validate import validate
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
+torch.set_num_threads(1)  # the threads of OpenMP wait for each other in loops, which takes long where tests share cores
+
 SMALL = ModelSizes(
     symbols_embedding_dim=16,
     encoder_embedding_dim=16,

@@ -291,6 +291,37 @@ def test_no_line_is_lost_on_its_way_out_of_a_container(site: Site) -> None:
     assert done.out.count("\n") == 100_000
 
 
+# Prints numbered lines until it is asked to end.
+NUMBERS = """
+import itertools, os, sys, time
+for number in itertools.count():
+    print(number, flush=True)
+    if os.path.exists(sys.argv[1]): break
+    time.sleep(0.01)
+"""
+
+
+def test_a_container_continues_over_a_new_ssh_connection(site: Site) -> None:
+    (site.folder / "numbers.py").write_text(NUMBERS)
+    job = site.start("ssh", {"h2": 1, "h3": 1}, "numbers.py", "stop-numbers")
+    wait_until("lines of h3", lambda: "[h3" in job.out, 60, lambda: job.said)
+
+    def clients() -> list[int]:
+        return [pid for pid, line in site.lab.processes("h1") if line.startswith("ssh ") and " h3 " in line]
+
+    for _ in range(2):
+        wait_until("one connection to h3", lambda: len(clients()) == 1, 30, lambda: str(clients()))
+        os.kill(clients()[0], signal.SIGKILL)
+        begin = job.out.count("[h3")
+        wait_until("more lines of h3", lambda begin=begin: job.out.count("[h3") > begin + 50, 30, lambda: job.said)
+    (site.folder / "stop-numbers").touch()
+    done = job.wait(60)
+    assert done.code == 0, done.said[-2000:]
+    lines = [int(line) for line in done.log(1).split()]
+    assert lines == list(range(len(lines)))
+    assert (done.folder / "debug.log").read_text().count("h3: resumed") == 2
+
+
 # --- every end ------------------------------------------------------------------------------------------------
 
 

@@ -98,8 +98,6 @@ def python(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[
         text=True,
         errors="surrogateescape",
         timeout=100,
-        # A shell without job control starts tests in the background with SIGQUIT ignored; ranks have the default.
-        preexec_fn=lambda: signal.signal(signal.SIGQUIT, signal.SIG_DFL),
     )
 
 

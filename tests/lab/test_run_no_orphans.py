@@ -138,10 +138,20 @@ class Scene:
     def everything(self) -> dict[str, list[str]]:
         """What of the job still lives, per host."""
         found = {
-            name: [f"{pid} {command}" for pid, command in self.lab.processes(name) if pid not in self.spared]
+            name: {pid: command for pid, command in self.lab.processes(name) if pid not in self.spared}
             for name in self.lab.names
         }
-        return {name: commands for name, commands in found.items() if commands}
+        # If a busy host is silent for long, the other job connects to it again: by one ssh, and one process there.
+        for client in [pid for pid in found["h1"] if parent(pid) in self.spared and comm(pid) == "ssh"]:
+            there = found[next(name for name in self.lab.names if name.encode() in cmdline(client).split(b"\0"))]
+            for pid in [pid for pid in there if comm(parent(pid)).startswith("sshd")][:1]:
+                del there[pid]
+            del found["h1"][client]
+        return {
+            name: [f"{pid} {command}" for pid, command in commands.items()]
+            for name, commands in found.items()
+            if commands
+        }
 
     def nothing_lives(self) -> None:
         """Wait until nothing of the job is alive anywhere."""

@@ -48,6 +48,13 @@ def agent(engine: SlurmEngine, host: str) -> int:
     return min(pid for pid, line in engine.lab.processes(host) if "MUSTER_DIAL" in line and "srun" not in line)
 
 
+def states(engine: SlurmEngine) -> set[str]:
+    """The states of all ranks."""
+    pids = [pid for host in RANKS for pid, line in engine.lab.processes(host) if " lines.py" in line]
+    ranks = [pid for pid in pids if b"RANK=" in Path(f"/proc/{pid}/environ").read_bytes()]
+    return {Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in ranks}
+
+
 @pytest.mark.parametrize("seconds", [6, 15])
 def test_a_host_whose_network_was_cut_dials_again_and_nothing_was_lost(
     engine: SlurmEngine, stop: Path, seconds: int
@@ -90,9 +97,12 @@ def test_the_time_for_which_a_job_was_suspended_does_not_count_as_silence(engine
     for host in RANKS:
         wait_until(f"lines of {host}", lambda host=host: f"[{host}" in job.out, 60, lambda: job.err)
     engine.shell(f"scontrol suspend {job.id}")
-    time.sleep(8)
-    engine.shell(f"scontrol resume {job.id}")
+    wait_until("all ranks to stop", lambda: states(engine) == {"T"}, 20, lambda: str(states(engine)))
+    time.sleep(0.5)  # what the controller had read by then
     begin = job.out.count("\n")
+    time.sleep(6)
+    assert job.out.count("\n") == begin
+    engine.shell(f"scontrol resume {job.id}")
     wait_until("more lines", lambda: job.out.count("\n") > begin + 400, 30, lambda: job.said)
     stop.touch()
     done = job.wait(60)

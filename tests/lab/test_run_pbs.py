@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import PbsEngine
+from engine_jobs import EngineJob, PbsEngine
 from engine_promises import (
     ONE_EACH,
     Promises,
@@ -22,8 +22,9 @@ from engine_promises import (
     scripts,  # noqa: F401
     start_stubborn,
 )
-from launching import Done, run_in
+from launching import MUSTER, Done, run_in
 from pbs import PbsSite
+from waiting import wait_until
 
 from muster.lab import Lab
 
@@ -73,6 +74,25 @@ def test_the_gpus_that_pbs_gives_are_the_ranks(
     for env in environments(done):
         found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
     assert found == gpus, done.said
+
+
+def test_each_line_of_the_nodefile_is_a_rank_also_if_the_server_is_down(engine: PbsEngine, shared: Path) -> None:
+    state = shared / "state-of-down"
+    script = f"""
+cd {shared}; export XDG_STATE_HOME={state}; unset CUDA_VISIBLE_DEVICES
+touch {engine.site.folder}/server/down; trap 'rm {engine.site.folder}/server/down' EXIT
+{MUSTER} run --no-zygote who.py
+"""
+    job = engine.site.qsub("h1", script, select="2:ncpus=1+1:ncpus=1:mpiprocs=2:host=h2", walltime=60)
+    assert job.wait(90) == 0, job.output
+    silent = "could not determine the GPUs that PBS allocated .*qstat: cannot connect to server pbssrv"
+    assert re.search(f"muster: {silent}.*; each line of PBS_NODEFILE becomes one rank", job.output), job.output
+    assert "muster: 4 ranks on 2 hosts" in job.output
+
+
+def test_packed_chunks_are_ranks_on_one_host(engine: PbsEngine) -> None:
+    done = engine.run({}, "--no-zygote", "who.py", request=("-l", "select=3:ncpus=1"), CUDA_VISIBLE_DEVICES=None)
+    assert [env["host"] for env in environments(done)] == ["h1"] * 3, done.said
 
 
 def test_the_ranks_of_a_host_share_the_cpus_that_pbs_gave(engine: PbsEngine) -> None:
@@ -137,7 +157,9 @@ def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shar
 
 # --- being ended by PBS ---------------------------------------------------------------------------------------
 
-ENDED = r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job this means qdel or the walltime limit\)$"
+ENDED = (
+    r"^muster: stopped by SIGTERM after \d+\.\d s \(in a PBS job this means qdel, the walltime limit or a requeue\)$"
+)
 
 
 def test_qdel_is_reported_as_such_and_leaves_nothing(engine: PbsEngine) -> None:
@@ -181,6 +203,72 @@ def test_a_signal_by_qsig_reaches_each_rank_once(engine: PbsEngine, shared: Path
     done = job.wait()
     assert done.code == 0, done.said
     assert [len(done.lines(rank)) for rank in range(3)] == [2, 2, 2], done.said
+
+
+# --- being suspended by PBS -----------------------------------------------------------------------------------
+
+BUSY = """
+import os, sys, time
+held = b"x" * (150 << 20)
+number = 0
+while not os.path.exists(sys.argv[1]):
+    print("line", number, flush=True)
+    number += 1
+    time.sleep(0.02)
+"""
+
+
+def states(engine: PbsEngine, script: str) -> set[str]:
+    """The states of all processes that run a script."""
+    pids = [pid for host in engine.lab.names for pid, command in engine.lab.processes(host) if script in command]
+    found = [Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] for pid in pids]
+    return set(found) if len(found) >= 3 else set()
+
+
+def used_memory(engine: PbsEngine, job: EngineJob) -> int:
+    """What PBS counts for a job, in megabytes."""
+    found = re.search(r"resources_used.mem = (\d+)kb", engine.site.run("h1", ["qstat", "-f", job.id]).stdout)
+    return int(found[1]) >> 10 if found else 0
+
+
+def test_a_suspended_job_stands_still_and_continues(engine: PbsEngine, shared: Path) -> None:
+    common = ("--no-zygote", "--no-check", "--lost-after", "3")
+    jobs: list[EngineJob] = []
+    for name, how in (("tm", ()), ("ssh", ("--pbs-start", "ssh"))):
+        (shared / f"busy_{name}.py").write_text(BUSY)
+        jobs.append(engine.start(ONE_EACH, *common, *how, f"busy_{name}.py", f"{name}.flag"))
+    for job in jobs:
+        for host in ONE_EACH:
+            job.wait_for(f"[{host}")
+        wait_until("the memory", lambda job=job: used_memory(engine, job) > 3 * 150, 30)
+        assert engine.site.run("h1", ["qsig", "-s", "suspend", job.id]).returncode == 0
+    for name in ("tm", "ssh"):
+        wait_until("all to stop", lambda name=name: states(engine, f"busy_{name}.py") == {"T"}, 20)
+    time.sleep(0.5)  # what the controller had read by then
+    lines = [job.out.count("\n") for job in jobs]
+    time.sleep(5)
+    assert [job.out.count("\n") for job in jobs] == lines
+    for job in jobs:
+        assert engine.site.run("h1", ["qsig", "-s", "resume", job.id]).returncode == 0
+    for job, before in zip(jobs, lines, strict=True):
+        wait_until("more lines", lambda job=job, before=before: job.out.count("\n") > before + 100, 30)
+    (shared / "tm.flag").touch()
+    done = jobs[0].wait()
+    assert done.code == 0, done.said[-3000:]
+    assert engine.site.run("h1", [MUSTER, "stop"], XDG_STATE_HOME=str(jobs[1].state)).returncode == 0
+    done = jobs[1].wait()
+    assert re.search(r"^muster: stopped by muster stop after \d+\.\d s$", done.err, re.MULTILINE), "that is no qdel"
+
+
+def test_a_hangup_by_qsig_is_ignored_as_by_any_program_in_a_pbs_job(engine: PbsEngine, shared: Path) -> None:
+    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "hangup.flag")
+    job.wait_for("up", 3)
+    assert engine.site.run("h1", ["qsig", "-s", "HUP", job.id]).returncode == 0
+    time.sleep(0.5)  # for what it could end
+    (shared / "hangup.flag").touch()
+    done = job.wait(30)
+    assert done.code == 0, done.said
+    assert not re.search("failed|lost|Traceback", done.err), done.said
 
 
 # --- Torque ---------------------------------------------------------------------------------------------------
@@ -258,6 +346,12 @@ def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsE
 def test_a_nodefile_that_cannot_be_used_is_refused(engine: PbsEngine, nodefile: str | None, error: str) -> None:
     done = engine.run({"h1": 1}, "train.py", PBS_NODEFILE=nodefile)
     check_refusal(done, 2, error, ".")
+
+
+def test_a_changed_nodefile_does_not_run_ranks_on_another_host(engine: PbsEngine, shared: Path) -> None:
+    (shared / "reversed").write_text("h2\nh1\n")
+    done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "who.py", PBS_NODEFILE=str(shared / "reversed"))
+    check_refusal(done, 125, "^h[12]: pbsdsh started its agent on h[12], because PBS_NODEFILE differs", "-H host1")
 
 
 def test_more_ranks_than_pbs_gave_gpus_are_refused(engine: PbsEngine) -> None:

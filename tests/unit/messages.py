@@ -56,6 +56,14 @@ DISK: Fields = {
     "point": "/",
     "failed": False,
 }
+FACTS: Fields = {
+    "memory": {"group_kills": None, "host_kills": 1, "limit": None, "peak": None, "total": 4},
+    "inside": "",
+    "disks": [DISK],
+    "shm": None,
+    "kernel": ["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
+    "gpus": ["0000:3b:00.0"],
+}
 UP: Fields = {
     "t": "up",
     "protocol": VERSION,
@@ -123,7 +131,7 @@ REPLIES: dict[str, Fields] = {
     "dial": {"results": [{"host": "b", "address": "10.0.0.2", "port": 1, "nonce": "abc", "problem": ""}]},
     "hold": {"port": 1},
     "another_port": {"problem": "taken", "owner": "pid 3", "port": 0},
-    "prepare": {"unsafe": "", "error": "", "module": "", "missing": "", "traceback": ""},
+    "prepare": {"unsafe": "", "error": "", "module": "", "missing": "", "traceback": "", "facts": FACTS},
     "call": {"problem": ""},
     "start": {"problem": ""},
     "signal": {},
@@ -167,14 +175,7 @@ EVENTS: dict[str, Fields] = {
         "rss": 3,
         "stopped_at": None,
         "stdin": False,
-        "facts": {
-            "memory": {"group_kills": None, "host_kills": 1, "limit": None, "peak": None, "total": 4},
-            "inside": "",
-            "disks": [DISK],
-            "shm": None,
-            "kernel": ["NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."],
-            "gpus": ["0000:3b:00.0"],
-        },
+        "facts": FACTS,
     },
     "signal": {"number": 15, "ranks": [0]},
     "notice": {"left": 30.0, "why": "SIGTERM"},

@@ -82,7 +82,7 @@ def spoil(rng: Random, path: Path) -> None:
     if kind < 8 and is_file:
         path.write_bytes(damaged(rng, path.read_bytes()))
         return
-    _remove(path)
+    remove(path)
     match rng.randrange(7):
         case 0:
             os.mkfifo(path)
@@ -99,7 +99,8 @@ def spoil(rng: Random, path: Path) -> None:
             pass  # it is missing
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove whatever is there."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

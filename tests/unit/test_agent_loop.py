@@ -32,7 +32,8 @@ class Talk:
         self.near.settimeout(30)
         self.lines = self.near.makefile("r")
         self.far = far
-        self.agent = Agent(Pipes(far.fileno(), far.fileno()), {"job": "j", "scheduler": "", "orphaned": ""}, 1024)
+        config: Any = {"job": "j", "scheduler": "", "attach": [], "orphaned": ""}
+        self.agent = Agent(Pipes(far.fileno(), far.fileno()), config, 1024)
 
     def hear(self) -> dict[str, Any]:
         return json.loads(self.lines.readline())

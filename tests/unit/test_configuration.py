@@ -19,6 +19,7 @@ from muster.engines.table import load
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
+from muster.user_file import MOST_BYTES, read_user_file
 
 
 @pytest.fixture
@@ -426,10 +427,12 @@ def test_a_mistake_in_an_env_file_has_its_line(home: Path, text: str | bytes | N
 
 @pytest.mark.timeout(30)
 def test_an_env_file_that_never_ends_is_an_error(home: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("muster.api.env_file._LIMIT", 0.2)
+    monkeypatch.setattr(read_user_file, "__kwdefaults__", {"limit": 0.2, "most": MOST_BYTES})
     os.mkfifo("pipe.env")
-    assert refused("--env-file", "pipe.env").message == "--env-file pipe.env: no end within 0.2 s"
-    assert refused("--env-file", "/dev/zero").message == "--env-file /dev/zero: larger than 1 MB"
+    where = "--env-file pipe.env: could not read the file"
+    assert refused("--env-file", "pipe.env").message == f"{where} (no end within 0.2 s)"
+    where = "--env-file /dev/zero: could not read the file"
+    assert refused("--env-file", "/dev/zero").message == f"{where} (larger than 4 MB)"
 
 
 @pytest.mark.timeout(30)

@@ -10,8 +10,10 @@ import pytest
 from explaining import GB, MB, ROOM, disk, end, nothing_is_said, shm, why
 
 from muster.controller.diagnosis.explain import ROWS
+from muster.controller.diagnosis.explain.host_failures import killed_importer
 from muster.controller.diagnosis.failure_facts import Disk, Memory
 from muster.controller.diagnosis.rank_end import RankEnd
+from muster.shared.host_state import FailureFacts, MemoryFacts
 
 # --- silence -------------------------------------------------------------------------------------------------------
 
@@ -284,3 +286,16 @@ def test_a_file_that_is_there_after_all_is_not_called_missing():
     there = Disk(path="/data/set/train.bin", folder="/data/set/train.bin", **ROOM)
     first = end(1, message=NO_FILE, kind="FileNotFoundError", host="h2", disks=(there,))
     assert nothing_is_said(first, end(0, -15, host="h1", stopped=True))
+
+
+def test_a_zygote_that_the_oom_killer_ended_before_the_ranks_started_is_explained():
+    memory: MemoryFacts = {"group_kills": 1, "host_kills": 1, "limit": 256 * MB, "peak": 256 * MB, "total": 8 * GB}
+    facts: FailureFacts = {"memory": memory, "inside": "pbs", "disks": [], "shm": None, "kernel": [], "gpus": []}
+    error = killed_importer("h2", facts)
+    assert error.message == (
+        "h2: the OOM killer killed the process that imports torch because its PBS job on h2 reached its memory limit "
+        "of 256 MB"
+    )
+    assert "request more memory (`muster submit --mem 64G`" in (error.hint or "")
+    facts = {**facts, "memory": {**memory, "group_kills": 0, "host_kills": 0}}
+    assert killed_importer("h2", facts).message == "h2: the process that imports torch was killed"

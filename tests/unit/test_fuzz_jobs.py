@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from kept_jobs import keep, state_of
-from mutations import JUNK, changed, damaged, dumped, spoil
+from mutations import JUNK, changed, damaged, dumped, remove, spoil
 
 from muster.cli import main
 from muster.dashboard.job_list import JobList
@@ -26,10 +26,10 @@ from muster.jobs.remote_place import RemotePlace, read_place, write_place
 from muster.jobs.requeue_marks import find_earlier, leave_mark
 from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, JobState, Moment, RankState, Report
 
-pytestmark = pytest.mark.timeout(1000)
+pytestmark = pytest.mark.timeout(100)
 
 BAD, GOOD = "20261115-080000-train-bbbb", "20261115-070000-other-aaaa"
-ROUNDS = int(os.environ.get("R", 60))
+ROUNDS = 60
 COMMANDS = [
     ["ps", "--all"],
     ["ps", "--json"],
@@ -122,10 +122,8 @@ def spoil_some(rng: random.Random, folder: Path) -> list[str]:
 
 
 def clean(folder: Path) -> None:
-    from mutations import _remove
-
-    _remove(folder)
-    _remove(host_history.path())
+    remove(folder)
+    remove(host_history.path())
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -206,7 +204,7 @@ def test_no_damage_to_the_mark_of_a_requeued_job_keeps_it_from_starting(jobs: Pa
 def test_whatever_a_host_answers_about_its_jobs_is_taken_or_ignored(jobs: Path) -> None:
     rng = random.Random(5)
     state = json.loads(dumped(full_state("running").as_data()))
-    for number in range(ROUNDS * 3):
+    for number in range(ROUNDS):
         folder = keep_whole(rng, jobs)
         place = RemotePlace(host=Host(name="h9"), mark="x", confirmed=rng.random() < 0.5, life="alive")
         write_place(folder, place)

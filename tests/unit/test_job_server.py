@@ -143,6 +143,22 @@ def test_a_folder_with_a_long_path_has_its_socket_elsewhere(folder: Path):
     assert address(long) is None
 
 
+def test_a_job_without_a_socket_reports_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    base = folder / "muster-0"
+    base.mkdir(mode=0o777)
+    base.chmod(0o777)  # as somebody else would have made it in /tmp
+    monkeypatch.setattr("muster.jobs.location._short_base", lambda: base)
+    long = folder / ("x" * 100) / folder.name
+    long.mkdir(parents=True)
+    said: list[str] = []
+    monkeypatch.setattr(Screen, "warning", lambda screen, text: said.append(text))
+    OpenDoor(long).close()
+    assert said == [
+        f"other commands cannot connect to this job ({base} is not a directory of this user alone): `muster attach`, "
+        "`drain` and `show --stacks` do not work; `ps`, `logs`, `show` and `stop` do"
+    ]
+
+
 def test_a_socket_that_was_left_behind_is_replaced(folder: Path):
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(folder / "socket"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import socket
 import tempfile
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import pytest
 from kept_jobs import keep, state_of
 
 from muster.cli import main
+from muster.home import state_folder
 from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, RankState, Report
 
 pytestmark = pytest.mark.timeout(60)
@@ -195,3 +197,87 @@ def test_only_a_path_that_muster_chose_is_taken_for_a_socket(jobs: Path, tmp_pat
     (folder / "socket-at").write_text(str(mine))
     main(["ps"])
     assert mine.exists()
+
+
+def test_one_damaged_job_directory_among_50_is_shown_as_damaged(jobs: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    for number in range(49):
+        keep(state_of(f"20261114-0800{number:02}-other-aaaa", phase="ended", exit_code=3))
+    folder = keep(state_of(BAD, phase="ended"))
+    (folder / "state.json").write_bytes(b"[" * 100_000)
+    assert main(["ps", "--all", "--json"]) == 0
+    listed = {job["id"]: job["status"] for job in json.loads(capfd.readouterr().out)}
+    assert listed.pop(BAD) == "damaged"
+    assert [*listed.values()] == ["failed 3"] * 49
+    assert main(["ps"]) == 0
+    assert "    state.json is damaged\n" in capfd.readouterr().out
+    assert main(["show", BAD]) == 0
+    assert f"job {BAD} is damaged: state.json is damaged" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to give files away")
+def test_a_job_directory_of_another_user_is_shown_and_not_believed(
+    jobs: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = keep(state_of(BAD, phase="running", host="elsewhere"))
+    ran = tmp_path / "ran"
+    place = {"host": {"name": "h"}, "ssh": ["/bin/sh", "-c", f"touch {ran}"], "confirmed": True}
+    (folder / "remote.json").write_text(json.dumps(place))
+    silent_socket(folder)
+    for path in (folder, *folder.iterdir()):
+        os.chown(path, 65534, 65534)
+    for command in COMMANDS:
+        assert main(command) in (0, 2), command
+    assert not ran.exists()
+    capfd.readouterr()
+    assert main(["ps"]) == 0
+    assert "state.json belongs to another user (nobody)" in capfd.readouterr().out
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root to be another user")
+def test_a_job_directory_without_permission_does_not_hide_the_others(
+    jobs: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keep(state_of(BAD, phase="running"))
+    for parent in (jobs, jobs.parent, jobs.parent.parent):
+        os.chown(parent, 65534, 65534)
+    os.seteuid(65534)  # the user who typed `sudo -E muster run` before
+    try:
+        keep(state_of("20261114-080000-other-aaaa", phase="ended", exit_code=3))
+        for command in COMMANDS:
+            assert main(command) in (0, 2), command
+        capfd.readouterr()
+        assert main(["ps"]) == 0
+    finally:
+        os.seteuid(0)
+    said = capfd.readouterr().out
+    assert "could not read state.json (permission denied)" in said
+    assert "failed 3" in said
+
+
+@pytest.mark.parametrize("home", ["", ".", "home", None])
+@pytest.mark.parametrize("state", ["", "state", None])
+def test_jobs_are_kept_in_the_home_directory_whatever_the_environment_says(
+    home: str | None, state: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in (("HOME", home), ("XDG_STATE_HOME", state)):
+        monkeypatch.delenv(name) if value is None else monkeypatch.setenv(name, value)
+    assert state_folder() == Path(pwd.getpwuid(os.getuid()).pw_dir, ".local/state/muster")
+
+
+def test_a_user_without_a_home_directory_gets_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setenv("HOME", "")
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)
+    assert main(["ps"]) == 125
+    said = capfd.readouterr().err
+    assert said.startswith("error: could not determine your home directory (HOME is not an absolute path, and user ")
+    assert said.endswith("hint: set XDG_STATE_HOME to a directory you can write to\n")
+
+
+@pytest.mark.parametrize("command", [["stop"], ["logs"], ["top"], ["show"], ["attach"], ["drain", "", "h1"]])
+def test_an_empty_job_name_is_no_job(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    keep(state_of(BAD, phase="running"))
+    assert main([*command, ""] if len(command) == 1 else command) == 2
+    assert "JOB is empty" in capfd.readouterr().err

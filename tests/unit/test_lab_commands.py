@@ -43,8 +43,8 @@ def test_the_server_can_do_every_fault_of_the_command_line() -> None:
         (["cutt", "h1"], ["muster lab: unknown command `cutt`", "did you mean `muster lab cut`?"]),
         (["dance"], ["muster lab: unknown command `dance`", "`muster lab --help` lists the commands"]),
         (["cut"], ["muster lab cut: ", "HOST", "`muster lab cut --help`"]),
-        (["up", "many"], ["invalid int value: 'many'", "`muster lab up --help`"]),
-        (["loss", "h1", "much"], ["invalid float value: 'much'"]),
+        (["up", "many"], ["N: must be a whole number of at least 1, got `many`", "`muster lab up --help`"]),
+        (["loss", "h1", "much"], ["PERCENT: must be a percentage from 0 to 100, got `much`"]),
     ],
 )
 def test_a_mistyped_command_gets_one_sentence_and_a_hint(

@@ -18,6 +18,7 @@ from muster.agent.guard import Guard
 from muster.agent.local_ranks import LocalRanks
 from muster.agent.rank_process import Rank
 from muster.rank.questions import SIGNAL
+from muster.shared import bootstrap
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
@@ -114,3 +115,38 @@ def test_a_rank_is_silent_only_when_its_time_is_over(silent_rank: Rank):
     patient = stack_capture.Look(6, [silent_rank], False)
     wait_until("the end of the look", patient.step)
     assert patient.reply()["ranks"]["0"]["answered"] is False
+
+
+def test_a_zygote_that_is_killed_while_it_imports_is_reported_with_the_state_of_the_host(
+    silent_rank: Rank, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(bootstrap, "own_parcel", lambda: (b"", b""))
+    sent: list[dict[str, Any]] = []
+    local_ranks = crew_of(silent_rank, sent)
+    target: Any = {"kind": "script", "target": "x.py", "args": [], "path": []}
+    local_ranks.prepare({"cwd": "/", "env": {}, "preload": ["torch"], "grace": 0.0, **target}, 4)
+    spawner = local_ranks.spawner
+    assert spawner is not None
+    os.kill(spawner.pid, signal.SIGKILL)
+    os.waitpid(spawner.pid, 0)
+    local_ranks.ranks = {}
+    for key in list(local_ranks.selector.get_map().values()):
+        key.data()
+    reply, broken = sent
+    assert reply["re"] == 4
+    assert reply["error"] == "the process that imports torch died"
+    assert set(reply["facts"]["memory"]) == {"group_kills", "host_kills", "limit", "peak", "total"}
+    assert broken == {"t": "broken"}
+
+
+def test_a_rank_whose_spawner_is_stopped_is_reported_when_it_has_been_killed(silent_rank: Rank):
+    """Otherwise the controller would not learn of any failure and would report success."""
+    sent: list[dict[str, Any]] = []
+    local_ranks = crew_of(silent_rank, sent)
+    local_ranks.stop(6, 0.0)
+    wait_until("the reply", lambda: local_ranks.step() or any("re" in message for message in sent), 60)
+    exits = [message for message in sent if message.get("t") == "exit"]
+    assert [(message["rank"], message["status"]) for message in exits] == [(0, -signal.SIGKILL)]
+    assert exits[0]["stopped_at"] is not None
+    local_ranks._on_ended({"t": "ended", "rank": 0, "status": 1, "time": 1.0, "rss": 0})  # pyright: ignore[reportPrivateUsage]
+    assert len([message for message in sent if message.get("t") == "exit"]) == 1, "what the spawner reports late is old"

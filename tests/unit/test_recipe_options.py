@@ -46,7 +46,18 @@ def test_a_command_line_of_the_original_script_is_understood():
     assert parse(["--local-rank=3"]).local_rank == 3
 
 
-@pytest.mark.parametrize("word", ["--num_epochs 0", "--batch_size -1", "--accumulate 0", "--keep 0", "--arch vgg"])
+NONSENSE = ["--num_epochs 0", "--batch_size -1", "--accumulate 0", "--keep 0", "--arch vgg", "--momentum 5"]
+NONSENSE += ["--label_smoothing 2", "--learning_rate nan", "--learning_rate inf", "--learning_rate -1", "--timeout 0"]
+NONSENSE += [
+    "--weight_decay -1",
+    "--warmup -1",
+    "--random_seed 99999999999999999999",
+    "--workers -1",
+    "--save_every -1",
+]
+
+
+@pytest.mark.parametrize("word", NONSENSE)
 def test_what_makes_no_sense_is_refused_before_anything_starts(word, capsys):
     with pytest.raises(SystemExit) as left:
         parse(word.split())

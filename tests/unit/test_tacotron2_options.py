@@ -66,17 +66,47 @@ def test_a_config_file_sets_flags_and_the_command_line_overrides_them(tmp_path: 
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--epochs", "-2"], "--epochs must be at least 1, got -2"),
-        (["-bs", "0"], "--batch-size must be at least 1, got 0"),
+        (["--epochs", "-2"], "argument --epochs: must be at least 1, got -2"),
+        (["-bs", "0"], "--batch-size/--batch_size: must be at least 1, got 0"),
         (["--attention-location-kernel-size", "4"], "must be odd"),
         (["--mask-padding", "perhaps"], "neither true nor false"),
         (["-m", "WaveGlow"], "WaveGlow"),
+        (["--n-mel-channels", "0"], "--n-mel-channels: must be at least 1, got 0"),
+        (["--hop-length", "0"], "--hop-length: must be at least 1, got 0"),
+        (["--grad-clip-thresh", "-1"], "--grad-clip-thresh: must be above 0, got -1"),
+        (["--syn-scale", "-1"], "--syn-scale: must be above 0, got -1"),
+        (["--epochs", "0"], "--epochs: must be at least 1, got 0"),
+        (["--p-decoder-dropout", "1.5"], "must be at most 1, got 1.5"),
+        (["--encoder-kernel-size", "4"], "must be odd, got 4"),
+        (["--win-length", "2048"], "--win-length must be at most --filter-length 1024, got 2048"),
+        (["--mel-fmin", "9000"], "--mel-fmin must be below --mel-fmax 8000, got 9000"),
+        (["--gate-threshold", "nan"], "must be a finite number, got nan"),
         (["--config-file", "/nowhere.json"], "cannot read --config-file /nowhere.json"),
     ],
 )
 def test_what_makes_no_sense_is_refused(argv, words, capsys):
     with pytest.raises(SystemExit) as left:
         parse(argv)
+    assert left.value.code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("[]", "must contain a JSON object"),
+        ("[" * 99999, "cannot read --config-file"),
+        ('{"batch-size": -5}', "must be at least 1, got -5"),
+        ('{"batch_size": [1, 2]}', "2"),
+        ('{"train": {"precision": "int4"}}', "invalid choice: 'int4'"),
+        ('{"mask-padding": "perhaps"}', "neither true nor false"),
+    ],
+)
+def test_a_config_file_with_nonsense_is_refused(content, words, tmp_path: Path, capsys):
+    path = tmp_path / "config.json"
+    path.write_text(content)
+    with pytest.raises(SystemExit) as left:
+        parse(["--config-file", str(path)])
     assert left.value.code == 2
     assert words in capsys.readouterr().err
 

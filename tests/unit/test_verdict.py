@@ -239,6 +239,14 @@ def test_of_two_lost_hosts_the_first_is_named():
     assert verdict([], losses).sentence == "host h1 is lost: first"
 
 
+def test_of_two_lost_hosts_the_one_whose_rank_failed_first_is_named():
+    killed = "the process that starts its ranks was killed"
+    losses = [HostLoss(host=host, why=killed, time=time, is_up=True) for host, time in (("h1", 15.0), ("h2", 15.1))]
+    result = verdict([end(0, -9, time=14.2), end(1, -9, time=14.1)], losses)
+    assert result.exit_code == 125
+    assert result.sentence == f"the job cannot continue on h2: {killed}"
+
+
 def test_a_rank_that_failed_of_its_own_before_a_host_was_lost_is_the_cause():
     ends = [end(0, 1, time=10.0, summary="ValueError: bad", host="h1")]
     result = verdict(ends, [HostLoss(host="h2", why="connection lost", time=12.0)])
@@ -291,3 +299,18 @@ def test_what_ranks_have_called_says_more_than_what_their_ends_tell():
     assert result.lines == (
         "Fix: call the same collectives in the same order on all ranks, with tensors of one shape and dtype",
     )
+
+
+def test_a_host_whose_zygote_the_oom_killer_ended_is_not_reported_as_unreachable():
+    """Under the memory limit of a PBS job, the kernel may choose the zygote; its ranks end with it."""
+    killed = end(1, -9, memory=Memory(group_kills=1, limit=256 << 20, peak=256 << 20), inside="pbs")
+    loss = HostLoss(host="h2", why="the process that starts its ranks was killed", time=11.0, is_up=True)
+    result = verdict([end(0), killed], [loss])
+    assert result.why == (
+        "the OOM killer killed the process that starts the ranks because its PBS job on h2 reached its memory limit of "
+        "256 MB"
+    )
+    assert "request more memory (`muster submit --mem 64G`" in result.fix
+    unknown = verdict([end(0), end(1, -9, memory=Memory(group_kills=0))], [loss])
+    assert not unknown.why
+    assert "`dmesg` on h2" in unknown.fix

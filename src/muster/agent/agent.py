@@ -19,11 +19,12 @@ from .guard import Guard
 from .local_ranks import LocalRanks
 from .master_port import MasterPort
 from .rank_hold import RankHold
+from .rank_sessions import RankSessions
 from .rank_stdin import inherited
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, NoReturn, TypedDict
 
     from ..shared import replies, requests
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
         job: str
         scheduler: str
+        attach: Sequence[str]
+        """The command that makes the session of a process part of the scheduler's job; its pid follows."""
         orphaned: str
         """A shell command to run at the end if the controller has been lost; empty for none."""
 
@@ -69,12 +72,17 @@ class Agent:
 
     def __init__(self, channel: Pipes | Tls, config: Config, nofile: int) -> None:
         self.job: str = config["job"]
+        self._parent = os.getppid()
         self.scheduler: str = config["scheduler"]
         """The batch system whose signals are meant for the ranks; empty if there is none."""
         self.selector = selectors.DefaultSelector()
         self.session = ControllerSession(channel, self.selector, self.on_request, self.end)
         self.guard = Guard(self.send)
         self.ranks = LocalRanks(self.selector, self.send, self.session.send, nofile, self.guard, inherited())
+        self.sessions = RankSessions(config["attach"], self.guard.note)
+        self.ranks.on_started = self.sessions.add
+        # PBS signals only the sessions on the first host of a job, in which the controller runs too.
+        self.ranks.signals.is_direct = bool(config["attach"]) and os.environ.get("PBS_NODENUM") == "0"
         self.hold = RankHold(self.ranks)
         self.dialing = Dialing(self.selector, self.send)
         self.ending = False
@@ -125,7 +133,7 @@ class Agent:
         os.set_blocking(wake_read, False)
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
-        signal.signal(signal.SIGHUP, lambda number, frame: self.end("SIGHUP"))
+        signal.signal(signal.SIGHUP, self.on_hangup)
         signal.signal(signal.SIGTERM, self.on_sigterm)
         for number in (signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, lambda number, frame: self.ranks.pass_on(number))
@@ -147,6 +155,7 @@ class Agent:
     def turn(self) -> None:
         """Wait for events, at most until the next timer, and handle them."""
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
+        busy = busy or self.sessions.is_busy
         ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
         self.keep_lease()
         for key, _ in ready:
@@ -155,6 +164,7 @@ class Agent:
         self.session.step()
         self.ranks.pause(self.session.is_full())
         self.ranks.step()
+        self.sessions.step()
         self.dialing.step()
         if self.probing is not None:
             self.probing.step()
@@ -217,6 +227,12 @@ class Agent:
         if self.notices is None or not self.notices.on_sigterm():
             self.end("SIGTERM")
 
+    def on_hangup(self, number: int, frame: object) -> None:
+        """Exit, because the connection was closed or the parent process died; but a scheduler's SIGHUP is forwarded."""
+        is_orphan = os.getppid() != self._parent
+        if is_orphan or not (processes.IGNORES_HANGUP or (self.scheduler and self.ranks.pass_on(number))):
+            self.end("SIGHUP")
+
     def stop_everything(self) -> None:
         """End everything: ranks get a short grace period, then all descendants are killed, the spawner last."""
         if self.why_ended:
@@ -245,6 +261,7 @@ class Agent:
         except BlockingIOError:
             pass
         for pid, status, _ in processes.reap():
+            self.sessions.on_exit(pid, status)
             if self.unpacking is not None and pid == self.unpacking.child:
                 self.send({"re": self.unpacking.request, **self.unpacking.outcome(status)})
                 self.unpacking = None

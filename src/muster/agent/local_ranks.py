@@ -9,15 +9,15 @@ import time
 from collections import deque
 
 from ..rank.preloaded import binds_threads
-from ..shared import machine
 from .deadline import VARIABLE, Deadline
+from .failure_evidence import FailureEvidence
 from .job_environment import job_environment
-from .kernel_log import KernelLog, gpu_addresses
 from .prompts import Prompts
 from .rank_process import Rank, Stream
 from .rank_reports import RankReports
 from .rank_stdin import Stdin
-from .signal_relay import SignalRelay
+from .signal_relay import PASS_ON_AFTER, SignalRelay
+from .spawner import NO_PROCESS
 from .spawner_client import Spawner
 from .stopping import Stopping
 
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
     from ..shared.spawner_messages import Ended, ImportFailed, Ready, Started, Storeless, StoreStarted, Stray, Target
     from .guard import Guard
     from .stack_capture import Look
-
-_BETWEEN_KILLS = 10.0
-"""Seconds between two readings of the kernel's OOM kill counters."""
 
 _WHERE = "where a rank is"
 """What a look determines, for error reports."""
@@ -73,10 +70,9 @@ class LocalRanks:
         self._paused = False
         self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
-        self._kills: list[tuple[int | None, int | None]] = [(None, None)] * 2
-        """The OOM kill counters: some seconds ago, and at the last reading."""
-        self._kills_due = 0.0
-        self._kernel_log = KernelLog()
+        self.on_started: Callable[[int], None] = lambda pid: None
+        """Called with the process of each rank that was started."""
+        self._evidence = FailureEvidence(guard)
         self.folders: list[str] = []
         """Where ranks write by default: their working directory and the temporary directory."""
         self.signals = SignalRelay(send, self._running)
@@ -114,6 +110,7 @@ class LocalRanks:
             "path": message["path"],
             "nofile": self.nofile,
         }
+        self._evidence.begin()
         if self.spawner is not None:  # the host is prepared again
             self.selector.unregister(self.spawner.socket)
             self.spawner.end()
@@ -158,9 +155,7 @@ class LocalRanks:
             rank.close()
         self.ranks = {}
         self.deadline.clear()
-        self._kills = [machine.memory_kills()] * 2
-        self._kills_due = time.monotonic() + _BETWEEN_KILLS
-        self._kernel_log.begin()
+        self._evidence.begin()
         try:
             for request in message["ranks"]:
                 self.ranks[request["rank"]] = Rank(request["rank"], request["env"])
@@ -190,7 +185,8 @@ class LocalRanks:
             self.stdin.given(rank)
         self._to_start.clear()
         spared = {self.spawner.pid, self.spawner.store} if self.spawner else set[int]()
-        self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt)
+        patience = PASS_ON_AFTER if self.signals.is_direct else 0.0
+        self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt, patience=patience)
 
     def pass_on(self, number: int) -> bool:
         """Ensure that the ranks get a scheduler's signal once; False if there are no ranks yet."""
@@ -240,10 +236,7 @@ class LocalRanks:
         self.signals.step()
         self.deadline.step()
         self.prompts.step(self.ranks)
-        if self.ranks and time.monotonic() > self._kills_due:
-            # Keep an old reading, because a killed process with many gigabytes takes seconds to exit.
-            self._kills = [self._kills[1], machine.memory_kills()]
-            self._kills_due = time.monotonic() + _BETWEEN_KILLS
+        self._evidence.step()
         for look in list(self.looks):
             if self._is_over(look):
                 self.looks.remove(look)
@@ -251,6 +244,9 @@ class LocalRanks:
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
             self.stopping = None
+            for rank in self._running():
+                if rank.pid not in left:  # it is dead, but its spawner is stopped and does not report it
+                    self._on_exit(rank, -signal.SIGKILL, time.time(), 0)
             for request in self._stop_requests:
                 self.send({"re": request, "left": left})
             self._stop_requests = []
@@ -296,10 +292,14 @@ class LocalRanks:
     def _on_started(self, message: Started) -> None:
         self.ranks[message["rank"]].pid = message["pid"]
         self.guard.note(f"started rank {message['rank']}, process {message['pid']}")
+        self.on_started(message["pid"])
         self._start_next()
 
     def _on_ended(self, message: Ended) -> None:
-        self._on_exit(self.ranks[message["rank"]], message["status"], message["time"], message["rss"])
+        rank = self.ranks[message["rank"]]
+        is_late = rank.exited or not (rank.pid or message["status"] == NO_PROCESS)  # its spawner was stopped
+        if not is_late:
+            self._on_exit(rank, message["status"], message["time"], message["rss"])
 
     def _on_store_started(self, message: StoreStarted) -> None:
         if self.spawner is not None:
@@ -317,7 +317,10 @@ class LocalRanks:
         self.selector.unregister(spawner.socket)
         spawner.socket.close()
         self.spawner = None
-        self._reply_prepared({**_PREPARED, "error": "the process that imports torch died"})
+        if self._prepare_request is not None:
+            died: Prepared = {**_PREPARED, "error": "the process that imports torch died"}
+            facts = self._evidence.facts(self.folders)
+            self._reply_prepared(died if facts is None else {**died, "facts": facts})
         self._to_start.clear()
         for rank in self.ranks.values():
             if not rank.exited:
@@ -342,16 +345,11 @@ class LocalRanks:
             "stopped_at": rank.stopped_at,
             "stdin": rank.has_stdin,
         }
-        kernel = self._kernel_log.lines() if status != 0 else []
         # A rank that hung because its GPU failed is ended by Muster.
-        if status != 0 and (rank.stopped_at is None or status > 0 or kernel):
-            from ..rank import post_mortem
-
-            try:
-                found = post_mortem.facts(self._kills[0], [*rank.paths, *self.folders])
-                end["facts"] = {**found, "kernel": kernel, "gpus": gpu_addresses() if kernel else []}
-            except Exception as error:
-                self.guard.failed("why a rank failed", error)
+        if status != 0 and (rank.stopped_at is None or status > 0 or self._evidence.kernel_lines()):
+            facts = self._evidence.facts([*rank.paths, *self.folders])
+            if facts is not None:
+                end["facts"] = facts
         self.send(end)
 
     def _on_stream(self, stream: Stream) -> bool:

@@ -85,17 +85,25 @@ class Stopping:
     """Stops all ranks and the processes that they leave behind: first with signals they can handle, then SIGKILL."""
 
     def __init__(
-        self, ranks: Collection[Rank], spared: Collection[int], grace: float, *, interrupt: bool = False
+        self,
+        ranks: Collection[Rank],
+        spared: Collection[int],
+        grace: float,
+        *,
+        interrupt: bool = False,
+        patience: float = 0.0,
     ) -> None:
+        """Begin; for `patience` seconds, a scheduler may be about to send SIGTERM itself."""
         self.ranks = ranks
         self.spared = spared
         """The spawner, which the next attempt needs, and the store, which ranks of other hosts may need."""
         begin = time.monotonic()
-        self.term_at = begin + (grace if interrupt else 0.0)
+        self.term_at = begin + (grace if interrupt else min(patience, grace / 2))
         self.kill_at = begin + time_to_stop(grace, interrupt=interrupt)
         self._after_sigterm = self.kill_at - self.term_at
+        self._interrupted = interrupt
         self._interrupts: dict[int, Interrupt] = {}
-        self._warned = {rank.pid for rank in ranks if rank.warned}
+        self._warned: set[int] = set()
         now = time.time()
         for rank in ranks:
             if not rank.exited:
@@ -143,10 +151,11 @@ class Stopping:
     def _warn_ranks(self) -> None:
         now = time.monotonic()
         running = [rank for rank in self.ranks if rank.pid and not rank.exited]
+        self._warned.update(rank.pid for rank in running if rank.warned)
         if now >= self.term_at:
             self.warn([rank.pid for rank in running])
             return
-        for rank in running:
+        for rank in running if self._interrupted else ():
             if rank.number not in self._interrupts:
                 self._interrupts[rank.number] = Interrupt(rank)
             interrupt = self._interrupts[rank.number]

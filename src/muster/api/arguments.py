@@ -12,8 +12,13 @@ from muster.errors import UsageError
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 """Seconds in each unit of a duration."""
 
+LONGEST = 10_000 * 86400.0
+"""Seconds; the longest duration, which every timeout of the operating system can still hold."""
+
 _RANKS = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 _MOST_RANKS = 1_000_000
+_MOST_DIGITS = 9
+_MOST_CORES = 10_000
 
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?|\.[0-9]+"
 _WITH_UNIT = re.compile(rf"({_NUMBER})(ms|[smhdw])")
@@ -33,6 +38,18 @@ class Parser(argparse.ArgumentParser):
         word = with_dashes(arg_string, self._option_string_actions)
         before, self._before = self._before, word
         return None if before in self.taking_options else super()._parse_optional(word)
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        """Refuse what no option means: an empty value, most often a variable that is not set, or a NUL."""
+        known = action.option_strings and action.help != argparse.SUPPRESS  # torchrun's need not be complete
+        if action.option_strings and arg_strings == ["--"]:  # argparse would drop it and return a list
+            raise argparse.ArgumentError(action, "needs a value, got `--`")
+        for text in arg_strings:
+            if known and not text.strip() and action.metavar != "ARGS":
+                raise argparse.ArgumentError(action, "must not be empty")
+            if "\0" in text:
+                raise argparse.ArgumentError(action, "must not contain a NUL character")
+        return super()._get_values(action, arg_strings)
 
     def error(self, message: str) -> NoReturn:
         """Raise a UsageError instead of printing the usage and exiting."""
@@ -100,18 +117,29 @@ def with_dashes(word: str, known: Container[str]) -> str:
     return f"{dashed}{equals}{value}" if word.startswith("-") and name not in known and dashed in known else word
 
 
+def _whole(text: str) -> int | None:
+    """Read a number of ASCII digits; None for anything else. int() also reads `٣`, and refuses 5,000 digits."""
+    if re.fullmatch("[0-9]+", text) is None:
+        return None
+    if len(text.lstrip("0")) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"must have at most {_MOST_DIGITS} digits, got `{text}`")
+    return int(text.lstrip("0") or "0")
+
+
 def positive(text: str) -> int:
     """Read an integer of at least 1."""
-    if not text.isdigit() or int(text) == 0:
+    number = _whole(text)
+    if not number:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, got `{text}`")
-    return int(text)
+    return number
 
 
 def natural(text: str) -> int:
     """Read an integer of at least 0."""
-    if not text.isdigit():
+    number = _whole(text)
+    if number is None:
         raise argparse.ArgumentTypeError(f"must be a whole number of at least 0, got `{text}`")
-    return int(text)
+    return number
 
 
 def rank_set(text: str) -> frozenset[int]:
@@ -130,9 +158,24 @@ def rank_set(text: str) -> frozenset[int]:
 
 def port(text: str) -> int:
     """Read a TCP port."""
-    if not text.isdigit() or not 0 < int(text) < 65536:
+    number = _whole(text)
+    if not number or number > 65535:
         raise argparse.ArgumentTypeError(f"must be a port from 1 to 65535, got `{text}`")
-    return int(text)
+    return number
+
+
+def percentage(text: str) -> float:
+    """Read a percentage: `10`, `0.5`."""
+    if re.fullmatch(_NUMBER, text) is None or float(text) > 100:
+        raise argparse.ArgumentTypeError(f"must be a percentage from 0 to 100, got `{text}`")
+    return float(text)
+
+
+def cores(text: str) -> float:
+    """Read a number of CPU cores: `0.1`, `2`."""
+    if re.fullmatch(_NUMBER, text) is None or not 0 < float(text) <= _MOST_CORES:
+        raise argparse.ArgumentTypeError(f"must be a number of cores, such as 0.1 or 2, got `{text}`")
+    return float(text)
 
 
 def has_unit(text: str) -> bool:
@@ -150,6 +193,8 @@ def seconds(text: str) -> float:
         value = float("inf")
     if value == float("inf"):
         raise argparse.ArgumentTypeError(f"must be a duration such as 30s, 500ms, 5m or 1h30m, got `{text}`")
+    if value > LONGEST:
+        raise argparse.ArgumentTypeError(f"must be at most {LONGEST / 86400:.0f}d, got `{text}`")
     return value
 
 

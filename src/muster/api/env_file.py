@@ -5,21 +5,15 @@ from __future__ import annotations
 import os
 import re
 import stat
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from select import select
 
 from muster.errors import UsageError
+from muster.user_file import read_user_file
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _EXAMPLE = "write NAME=VALUE, or NAME alone to copy its value from here"
 _FORMAT = "name a text file with one NAME=VALUE or NAME per line"
-
-_LIMIT = 10.0
-"""Seconds for a pipe to deliver everything."""
-
-_MOST_BYTES = 1 << 20
 
 _STDIN = "-"
 """Read from stdin instead of a file."""
@@ -81,30 +75,11 @@ def _unquoted(value: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        return _read(path).decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
+        data = read_user_file("/dev/stdin" if path == _STDIN else path)
+        return data.decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
     except FileNotFoundError:
         raise UsageError(f"--env-file {path}: file not found", hint=_FORMAT) from None
-    except TimeoutError:
-        raise UsageError(f"--env-file {path}: no end within {_LIMIT:g} s", hint=_FORMAT) from None
     except OSError as error:
         raise UsageError(f"--env-file {path}: could not read the file ({error.strerror})", hint=_FORMAT) from None
     except ValueError:  # bytes that are not UTF-8 inside the file, or a NUL in its name
         raise UsageError(f"--env-file {path}: not a text file", hint=_FORMAT) from None
-
-
-def _read(path: str) -> bytes:
-    """Read a file, or a pipe such as that of `<(command)`, which must not keep Muster waiting or fill its memory."""
-    data = b""
-    deadline = time.monotonic() + _LIMIT
-    descriptor = os.dup(0) if path == _STDIN else os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        while len(data) <= _MOST_BYTES:
-            if not select([descriptor], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise TimeoutError
-            piece = os.read(descriptor, _MOST_BYTES)
-            if not piece:
-                return data
-            data += piece
-    finally:
-        os.close(descriptor)
-    raise UsageError(f"--env-file {path}: larger than {_MOST_BYTES >> 20} MB", hint=_FORMAT)

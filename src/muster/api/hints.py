@@ -27,7 +27,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--grace": ("--kill-timeout", "--kill-wait", "--shutdown-timeout", "--stop-timeout", "--timeout"),
     "--restarts": ("--max-restarts", "--max-retries", "--requeue", "--retries", "--retry"),
     "--only-rank": ("--filter", "--rank"),
-    "--rank": ("--filter", "--only-rank"),
+    "--rank": ("--filter", "--only-rank", "-r"),
     "--master-addr": ("--address", "--main-process-ip"),
     "--master-port": ("--main-process-port", "--port"),
     "--interface": ("--iface", "--netdev", "--network", "--nic"),

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 from muster.api.pickling import carry
 from muster.api.results import exception_of, failure_of, results_of
@@ -44,7 +44,6 @@ def launch(
                 return loss
 
         losses = muster.launch(train, args=(0.1,), hosts="gpu[01-04]:8")
-        losses[0]
 
     Muster places, starts, monitors and stops the ranks exactly as `muster run` does, with the environment variables of
     torchrun. Call it from a script, a notebook or any thread; it returns when all ranks have ended.
@@ -66,9 +65,7 @@ def launch(
     """
     try:
         _refuse_while_imported_by_a_rank()
-        if results not in ("pickle", "json"):
-            hint = "json is for plain values, and nothing is unpickled"
-            raise UsageError(f'results must be "pickle" or "json", got {results!r}', hint=hint)
+        _check_arguments(args, kwargs)
         call = carry(fn, args, kwargs or {}, cwd=os.getcwd(), results=results)
         given = {"hosts": hosts, "nproc": nproc, "engine": engine, "env": env, "image": image, "quiet": quiet}
         spec = spec_with(RunSpec(target=call.name, kind="function", call=call, cwd=os.getcwd()), given)
@@ -82,18 +79,35 @@ def launch(
     failure = failure_of(verdict, attempt, results)
     if running.timed_out:
         raise TimeoutError(f"{call.name} did not return on every rank within {timeout:g} s") from failure
-    raised = exception_of(verdict, attempt) if results == "pickle" else None
-    if raised is None:
+    if (raised := exception_of(verdict, attempt) if results == "pickle" else None) is None:
         raise failure
     raise raised from failure
 
 
-def _words(options: str | Sequence[str]) -> Sequence[str]:
+def _check_arguments(args: object, kwargs: object) -> None:
+    """Raise UsageError for arguments of the function in a wrong form, as `args=0.1`."""
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise UsageError(f"args must be a list or tuple, got {args!r}", hint="for example args=(0.1,)")
+    if kwargs is not None and not isinstance(kwargs, Mapping):
+        raise UsageError(f"kwargs must be a dict, got {kwargs!r}", hint='for example kwargs={"rate": 0.1}')
+    wrong = [name for name in cast("Mapping[object, object]", kwargs or {}) if not isinstance(name, str)]
+    if wrong:
+        raise UsageError(f"names in kwargs must be strings, got {wrong[0]!r}", hint='for example kwargs={"rate": 0.1}')
+
+
+def _words(options: object) -> Sequence[str]:
+    listed = cast("Sequence[object]", options) if isinstance(options, list | tuple) else ()
+    words = [word for word in listed if isinstance(word, str)]
+    if not isinstance(options, str | list | tuple) or len(words) != len(listed):
+        raise UsageError(f"options must be a string or a list of strings, got {options!r}", hint='options="--sync"')
     try:
-        return shlex.split(options) if isinstance(options, str) else options
+        words = shlex.split(options) if isinstance(options, str) else words
     except ValueError as error:
         hint = "pass a list of words, which needs no quotes"
         raise UsageError(f"options={options!r}: {str(error).lower()}", hint=hint) from None
+    if {"-h", "--help"} & set(words):
+        raise UsageError("options: launch() does not support --help", hint="`muster run --help` lists the options")
+    return words
 
 
 def _refuse_while_imported_by_a_rank() -> None:

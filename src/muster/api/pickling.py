@@ -38,6 +38,9 @@ def carry(
         raise UsageError(
             f"args must be a tuple or a list, got {type(args).__name__}", hint="write args=(value,) for one argument"
         )
+    if results not in ("pickle", "json"):
+        hint = "json is for plain values, and nothing is unpickled"
+        raise UsageError(f'results must be "pickle" or "json", got {results!r}', hint=hint)
     name = name_of(function)
     try:
         code, body = dumps(function), dumps((function, tuple(args), dict(kwargs)))

@@ -207,7 +207,18 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "fetch": tuple(getattr(options, "fetch", ())),
         "notify": tuple(getattr(options, "notify", ())),
     }
+    _check_restarts(given)
     return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
+
+
+def _check_restarts(given: Mapping[str, Any]) -> None:
+    """Raise UsageError for `--restarts 0`, given explicitly, with an option that is useless without restarts."""
+    other = next((name for name in ("spares", "min_hosts") if given.get(name)), "")
+    if other and given.get("restarts") == 0:
+        shown = f"--{other.replace('_', '-')}"
+        raise UsageError(
+            f"--restarts 0 contradicts {shown}: a lost host is replaced by a restart", hint="leave one of them out"
+        )
 
 
 def _environment(options: argparse.Namespace) -> dict[str, str]:
@@ -285,6 +296,7 @@ def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
         hint = f"did you mean {near[0]}?" if near else "the options are the fields of muster.RunSpec"
         raise UsageError(f"unknown option {unknown[0]}", hint=hint)
     values = {name: _value(name, value) for name, value in given.items() if value is not None}
+    _check_restarts(values)
     if "hosts" in values and not {"python", "host_python"} & values.keys():
         values["host_python"] = host_pythons(read_configuration())
     if "env" in values:
@@ -295,12 +307,16 @@ def spec_with(spec: RunSpec, given: Mapping[str, Any]) -> RunSpec:
 def _value(name: str, value: Any) -> Any:
     """Convert a field's value from the forms a Python caller may write."""
     if name == "hosts":
-        listed: list[object] = [value] if isinstance(value, str) else list(value)
+        listed = cast("Sequence[object]", [value] if isinstance(value, str) else value)
+        if not isinstance(listed, list | tuple) or not all(isinstance(each, str | Host) for each in listed):
+            raise UsageError(f"hosts must be a string or a list of strings, got {value!r}", hint='hosts="a:8,b:8"')
         return parse_hosts(",".join(map(str, listed)), groups=host_groups(read_configuration()))
     if name == "env":
-        return {variable: str(text) for variable, text in value.items()}
-    if name in ("only_ranks", "only_local_ranks") and not isinstance(value, int):
-        return frozenset(value)
+        if not isinstance(value, Mapping):
+            raise UsageError(f"env must be a dict, got {value!r}", hint='write env={"NAME": "value"}')
+        return {variable: str(text) for variable, text in cast("Mapping[str, object]", value).items()}
+    if name in ("only_ranks", "only_local_ranks") and isinstance(value, list | tuple | set):
+        return frozenset(cast("list[int]", value))
     return tuple(cast("list[object]", value)) if isinstance(value, list) else value
 
 

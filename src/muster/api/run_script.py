@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
+from muster.api.arguments import LONGEST
 from muster.api.execution import execute
 from muster.api.outcome import Outcome, outcome_of
 from muster.api.prepared import lab_hosts, prepare
@@ -40,7 +41,7 @@ def run(
     Invalid options and unreachable hosts raise MusterError. Ctrl-C stops the job, then raises KeyboardInterrupt.
     """
     try:
-        spec = script if isinstance(script, RunSpec) else RunSpec(target=fspath(script), args=tuple(map(str, args)))
+        spec = script if isinstance(script, RunSpec) else _spec(script, args)
         if isinstance(script, RunSpec) and args:
             raise UsageError("args cannot be used with a RunSpec, which has its own", hint="leave args out")
         if not spec.target:
@@ -55,6 +56,16 @@ def run(
     return outcome_of(running.verdict, controller.job.id, controller.folder, attempt.number + 1 if attempt else 1)
 
 
+def _spec(script: object, args: object) -> RunSpec:
+    """Return the run of a script, with arguments of any type."""
+    path: object = fspath(cast("PathLike[str]", script)) if isinstance(script, str | PathLike) else None
+    if not isinstance(path, str):
+        raise UsageError(f"run() needs the path of a script, got {script!r}", hint='for example muster.run("train.py")')
+    if isinstance(args, str | bytes) or not isinstance(args, Sequence):
+        raise UsageError(f"args must be a list, got {args!r}", hint='for example args=["--lr", 0.1]')
+    return RunSpec(target=path, args=tuple(map(str, cast("Sequence[object]", args))))
+
+
 def run_in_thread(
     spec: RunSpec, timeout: float | None, explain: Callable[[Sequence[Host]], tuple[str, ...]] = lambda hosts: ()
 ) -> Running:
@@ -63,8 +74,7 @@ def run_in_thread(
     `explain` returns more lines for the screen about a run on these hosts.
     """
     begin = time.time()
-    if timeout is not None and not timeout > 0:
-        raise UsageError(f"timeout must be above 0, got {timeout}", hint="leave it out for no limit")
+    check_timeout(timeout)
     if spec.controller:
         raise UsageError("controller works only with `muster run --detach`", hint="leave controller out")
     for stream in (sys.stdout, sys.stderr):  # earlier output comes first
@@ -77,6 +87,16 @@ def run_in_thread(
         running = execute(prepared, lambda controller: Running(controller).wait(timeout), screen=screen, begin=begin)
     running.finish()
     return running
+
+
+def check_timeout(timeout: object) -> None:
+    """Raise UsageError unless it is None or a number of seconds that a wait can take."""
+    hint = "leave it out for no limit"
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise UsageError(f"timeout must be a number of seconds, got {timeout!r}", hint=hint)
+    if timeout is not None and not 0 < timeout <= LONGEST:
+        bound = f"at most {LONGEST:.0f} s" if timeout > LONGEST else "above 0"
+        raise UsageError(f"timeout must be {bound}, got {timeout}", hint=hint)
 
 
 def _streams() -> dict[int, TextIO | None]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import re
 import shlex
 import sys
 from importlib import import_module
@@ -57,6 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one muster command and return its exit code."""
     args = sys.argv[1:] if argv is None else argv
     _open_all_three()
+    _print_anything()
     try:
         code = _dispatch(args)
         sys.stdout.flush()  # here, where an error is one sentence
@@ -66,23 +69,48 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return 130
-    except (FileNotFoundError, PermissionError) as error:
-        # The user's files can cause these anywhere: an unreadable script, a deleted working directory.
-        print_error(MusterError(f"{error.filename or 'the working directory'}: {(error.strerror or '').lower()}"))
-        return EXIT_MUSTER
     except BrokenPipeError:
         # The reader of our output has exited (`muster recipes | head -1`); Python would report it again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return 141
     except Exception as error:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # as above
-            print_error(MusterError(f"{error.filename or 'the output'}: {(error.strerror or '').lower()}"))
-            return EXIT_MUSTER
-        from muster.controller.debug_log import internal_error
-
-        print_error(MusterError(internal_error(error)))
+        print_error(_for_the_user(error))
         return EXIT_MUSTER
+    finally:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            _drop_output()
+
+
+def _for_the_user(error: Exception) -> MusterError:
+    """Describe what the user's files and limits can cause anywhere; everything else is an internal error."""
+    why = (error.strerror or "").lower() if isinstance(error, OSError) else ""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return MusterError("out of memory", hint="use less of it, or raise the limit: `ulimit -v` shows it")
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return MusterError(f"too many open files ({why})", hint="raise the limit, for example with `ulimit -n 4096`")
+    if isinstance(error, OSError) and error.filename is not None:
+        return MusterError(f"{os.fsdecode(error.filename)}: {why}")
+    if isinstance(error, FileNotFoundError | PermissionError):
+        return MusterError(f"the working directory: {why}", hint="change to another directory: cd ~")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+        return MusterError(f"the output: {why}")
+    from muster.controller.debug_log import internal_error
+
+    return MusterError(internal_error(error))
+
+
+def _drop_output() -> None:
+    """Discard what stdout still holds, which Python would try to write at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _print_anything() -> None:
+    """Print names that are not valid in the terminal's encoding escaped, instead of failing."""
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None and sys.stdout.errors == "strict":
+        reconfigure(errors="backslashreplace")
 
 
 def _open_all_three() -> None:
@@ -122,30 +150,48 @@ def _dispatch(args: list[str]) -> int:
 
 
 def _unknown(name: str, rest: list[str]) -> int:
+    from difflib import get_close_matches
+
     from muster.api.hints import COMMAND_MEANINGS, nearest
 
-    near = nearest(name, COMMANDS, COMMAND_MEANINGS)
+    if name.startswith("-") and rest:
+        at = next((position for position, word in enumerate(rest) if word in COMMANDS), None)
+        command, after = ("run", rest) if at is None else (rest[at], rest[:at] + rest[at + 1 :])
+        meant = shlex.join(["muster", command, name, *after])
+        print_error(MusterError(f"{name} comes before the command", hint=f"options follow the command: `{meant}`"))
+        return EXIT_USAGE
+    names = (*COMMANDS, "--version", "--help")
+    near = nearest(name, names, COMMAND_MEANINGS) or next(iter(get_close_matches(name, COMMANDS, 1)), "")
     if name in ("torchrun", "python", "python3"):
         hint = f"did you mean `{shlex.join(['muster', 'run', name, *rest])}`?"
+    elif name.endswith(".py"):
+        hint = f"run a script with `{shlex.join(['muster', 'run', name, *rest])}`"
     elif near:
         hint = f"did you mean `muster {near}`?"
-    elif name.endswith(".py"):
-        hint = f"run a script with `muster run {name}`"
     else:
         hint = "`muster --help` lists the commands"
-    print_error(MusterError(f"unknown command `{name}`", hint=hint))
+    what = "option" if name.startswith("-") else "command"
+    print_error(MusterError(f"unknown {what} `{name}`", hint=hint))
     return EXIT_USAGE
+
+
+def _shown(text: str) -> str:
+    """Return a text of an error without control characters, and with very long words and lines shortened."""
+    from muster.text import printable_lines
+
+    text = re.sub(r"(\S{200})\S{200,}(\S{20})", r"\1…\2", printable_lines(text))
+    return re.sub(r"(?m)^(.{1500}).{500,}$", r"\1…", text)
 
 
 def print_error(error: MusterError) -> None:
     """Print `error:` and, after a blank line, `hint:` to stderr."""
     from muster.output.colors import ADVICE, FAILURE, painted, wants_color
-    from muster.text import printable_lines
 
-    message = printable_lines(error.message)  # it may quote a host
-    hint = printable_lines(error.hint) if error.hint else None
-    text = f"error: {with_hint(message, hint)}\n"
+    message, advice = _shown(error.message), _shown(error.hint or "")  # they may quote a host, or a whole file
+    text = f"error: {with_hint(message, advice)}\n"
     if wants_color(sys.stderr.isatty()):
-        advice = f"\n\n{painted('hint:', ADVICE)} {hint}" if hint else ""
-        text = f"{painted('error:', FAILURE)} {message}{advice}\n"
-    sys.stderr.write(text)
+        hint = f"\n\n{painted('hint:', ADVICE)} {advice}" if advice else ""
+        text = f"{painted('error:', FAILURE)} {message}{hint}\n"
+    with contextlib.suppress(OSError):  # a full disk or a closed pipe must not change the exit code
+        sys.stderr.write(text)
+        sys.stderr.flush()

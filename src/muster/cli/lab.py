@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from muster.api.arguments import Parser, has_unit, option, seconds
+from muster.api.arguments import Parser, cores, has_unit, option, percentage, port, positive, seconds
 from muster.errors import UsageError
 
 EXIT_NO_LAB = 1
@@ -244,11 +244,11 @@ COMMANDS = {
         ["up 4", "up 8 --disk 1g --bind /data", "up 4 --slurm --mpi --podman --gpus 2"],
         _up,
         [
-            _option("N", "number of hosts: h1 to hN", dest="hosts", type=int),
+            _option("N", "number of hosts: h1 to hN", dest="hosts", type=positive),
             _option("--disk SIZE", "size of each host's disk and /tmp (default: 256m)", default="256m"),
             _option("--shm SIZE", "size of each host's /dev/shm (default: 1g)", default="1g"),
             _option("--bind DIR", _BIND, action="append", default=[]),
-            _option("--gpus N", "simulate N GPUs per host, as files in /dev", type=int),
+            _option("--gpus N", "simulate N GPUs per host, as files in /dev", type=positive),
             _option("--slurm", "run Slurm on the hosts; h1 is also the login node"),
             _option("--mpi", "configure Open MPI and MPICH for the hosts"),
             _option("--podman", "support containers on the hosts, with a small image"),
@@ -281,7 +281,7 @@ FAULTS = {
         "Drop a percentage of the packets to and from a host",
         ["loss h2 10"],
         _fault,
-        [_HOST, _option("PERCENT", "percentage of lost packets", type=float)],
+        [_HOST, _option("PERCENT", "percentage of lost packets", type=percentage)],
     ),
     "delay": Command(
         "Delay each packet to and from a host; adds twice the delay to a round trip",
@@ -295,7 +295,7 @@ FAULTS = {
         _fault,
         [
             _HOST,
-            _option("--cpu CORES", "limit all its processes together to this many cores: 0.1", type=float),
+            _option("--cpu CORES", "limit all its processes together to this many cores: 0.1", type=cores),
             _option("--rate SPEED", "limit its network to this speed: 40mbit"),
         ],
     ),
@@ -305,7 +305,7 @@ FAULTS = {
         _fault,
         [
             _HOST,
-            _option("PORT", "a TCP port", type=int),
+            _option("PORT", "a TCP port", type=port),
             _switch("--drop", "drop packets instead of rejecting them", dest="how", const="drop", default="reject"),
             _switch("--out", _OUT, dest="direction", const="out", default="in"),
         ],

@@ -87,7 +87,7 @@ class Agents:
         self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
-        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned)
+        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned, self.launch.attach)
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)

@@ -163,7 +163,8 @@ class Controller:
             ticking.cancel()
         reason = self.agents.connector.why_ended()
         if self.stopped_by:
-            usual = self.launch.engine.usual_reason(self.signal) if self.signal is not None else None
+            is_signal = self.signal is not None and self.stopped_by == self.signal.name
+            usual = self.launch.engine.usual_reason(self.signal) if self.signal and is_signal else None
             because = f" ({reason or usual})" if reason or usual else ""
             sentence = f"stopped by {self.stopped_by} after {self.timeline.now():.1f} s{because}"
             show_attempts(self.screen, self.status, f"stopped by {self.stopped_by}")

@@ -240,6 +240,10 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
                     hint="choose a Python that has torch with `--python PATH`",
                 )
             screen.show_block(answer["traceback"])
+            if "facts" in answer:
+                from muster.controller.diagnosis.explain.host_failures import killed_importer  # hardly ever happens
+
+                raise killed_importer(link.name, answer["facts"])
             where = f"importing {answer['module']} failed: " if answer["module"] else ""
             raise HostError(
                 link.name, f"{where}{answer['error']}", hint="use `--no-zygote` to start ranks without preloading"

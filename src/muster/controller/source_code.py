@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import subprocess
 import tarfile
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from muster.agent.code_sync import fingerprint
 from muster.errors import UsageError
 from muster.job import Script
 from muster.spec import RunSpec
+from muster.text import cut
+from muster.user_file import read_user_file
 
 RECEIVED = "code-received"
 """The directory, in a job directory, for the code of another machine, whose archive is beside it with `.tar.gz`."""
@@ -21,22 +24,42 @@ _MOST_SYNCED = 512 << 20
 """Maximum size for --sync in bytes: more is data, which belongs on a shared disk."""
 
 
+_LARGEST_SCRIPT = 64 << 20
+
+
 def find_script(spec: RunSpec) -> Script | None:
     """The file of a script; of a module or a named function only if it is in the working directory, else None."""
     if spec.call is not None:
         return _read(spec.call.file, Path(spec.cwd, spec.call.file)) if spec.call.file else None
     if spec.kind == "script":
         path = Path(spec.cwd, spec.target)
-        if path.is_dir():
-            raise UsageError(f"{spec.target} is a directory, not a script", hint="give the .py file in it")
-        if not path.is_file():
-            raise UsageError(f"script {spec.target} not found in {spec.cwd}", hint=_instead(spec))
+        _check_script(spec, path)
         return _read(spec.target, path)
     parts = spec.target.split(".")
+    if not all(parts) or not spec.target.isprintable() or "/" in spec.target:
+        raise UsageError(f"-m {spec.target}: invalid name of a module", hint="for example `muster run -m mypkg.train`")
     for candidate in (Path(*parts).with_suffix(".py"), Path(*parts, "__main__.py")):
-        if Path(spec.cwd, candidate).is_file():
+        if os.path.isfile(Path(spec.cwd, candidate)):  # unlike Path.is_file, False for a name that is too long
             return _read(str(candidate), Path(spec.cwd, candidate))
     return None
+
+
+def _check_script(spec: RunSpec, path: Path) -> None:
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UsageError(f"script {spec.target} not found in {spec.cwd}", hint=_instead(spec)) from None
+    except (OSError, ValueError) as error:  # a name that is too long, a loop of links; a NUL
+        raise _unreadable(spec.target, error) from None
+    if stat.S_ISDIR(mode):
+        raise UsageError(f"{spec.target} is a directory, not a script", hint="give the .py file in it")
+    if not stat.S_ISREG(mode):
+        raise UsageError(f"{spec.target} is not a regular file", hint="save the code in a .py file and run that")
+
+
+def _unreadable(name: str, error: OSError | ValueError) -> UsageError:
+    why = (error.strerror if isinstance(error, OSError) else "") or str(error)
+    return UsageError(f"could not read {cut(name, 200)} ({why.lower()})", hint="check the path of the script")
 
 
 def is_below(path: str, folder: str) -> bool:
@@ -95,7 +118,10 @@ def _git_files(cwd: str, *options: str) -> set[str] | None:
 
 
 def _read(name: str, path: Path) -> Script:
-    data = path.read_bytes()
+    try:
+        data = read_user_file(path, most=_LARGEST_SCRIPT)
+    except OSError as error:
+        raise _unreadable(name, error) from None
     return Script(path=name, digest=fingerprint(data), text=data.decode(errors="replace"))
 
 

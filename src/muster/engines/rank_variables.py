@@ -98,7 +98,7 @@ def optional(env: Mapping[str, str], name: str) -> int | None:
 
 def _number(env: Mapping[str, str], name: str) -> int:
     text = env[name].strip()
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):  # int() refuses thousands of digits
         raise UsageError(f"{name}={env[name]} is not a number", hint=f"set {name} to a number that is 0 or greater")
     return int(text)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from muster.hosts.host import Host
 from muster.hosts.hostfile import read_hostfile
-from muster.hosts.hostlist import Group, parse_hosts
-from muster.hosts.name_ranges import expand
+from muster.hosts.hostlist import MAX_SLOTS, Group, parse_hosts
+from muster.hosts.name_ranges import MAX_HOSTS, expand
 
-__all__ = ["Group", "Host", "expand", "parse_hosts", "read_hostfile"]
+__all__ = ["MAX_HOSTS", "MAX_SLOTS", "Group", "Host", "expand", "parse_hosts", "read_hostfile"]

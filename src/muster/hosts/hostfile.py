@@ -18,6 +18,7 @@ from muster.hosts.hostlist import (
 )
 from muster.hosts.name_ranges import MAX_HOSTS
 from muster.hosts.reader import Reader
+from muster.user_file import read_user_file
 
 _EXAMPLE = "write one host per line, such as `gpu01 slots=8`, `gpu[01-04]:8` or `gpu01`"
 _SETTING = re.compile(r"(?<!\s)\s+([A-Za-z][A-Za-z_-]*)\s*=\s*([^\s=]*)")
@@ -46,8 +47,7 @@ def read_hostfile(path: str | PathLike[str]) -> tuple[Host, ...]:
 def _read_lines(path: str | PathLike[str]) -> list[str]:
     try:
         # utf-8-sig: an editor on Windows may have added a byte order mark before the first host.
-        with open(path, encoding="utf-8-sig") as file:
-            return file.read().split("\n")
+        return read_user_file(path).decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n").split("\n")
     except FileNotFoundError:
         raise UsageError(f"{path}: hostfile not found", hint=_EXAMPLE) from None
     except OSError as error:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any
 
-    from ..shared.events import DiskFacts, FailureFacts, MemoryFacts
+    from ..shared.host_state import DiskFacts, FailureFacts, MemoryFacts
 
 _DISK_LIMIT = 0.5
 """Timeout in seconds for all disks together; a file system whose server is gone never answers."""

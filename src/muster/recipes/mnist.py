@@ -43,6 +43,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 import muster
+from muster.recipes._flag_types import integer, number, seed, timeout
 
 MIRRORS = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
 FILES = {  # with the MD5 sums that torchvision also checks
@@ -66,30 +67,30 @@ def build_parser() -> argparse.ArgumentParser:
     )
     option = parser.add_argument
     option("--data", default="data/mnist", help="directory of the idx files; missing ones are downloaded")
-    synthetic: dict[str, Any] = {"dest": "synthetic", "type": int, "nargs": "?", "const": 10_000, "metavar": "N"}
+    synthetic: dict[str, Any] = {"dest": "synthetic", "type": integer(), "nargs": "?", "const": 10_000, "metavar": "N"}
     option("--synthetic", help="train on N synthetic digits instead of files (default: 10000)", **synthetic)
     option("--made_up", "--made-up", help=argparse.SUPPRESS, **synthetic)  # the former name
-    option("--epochs", type=int, default=3, help="number of passes over the training images (default: 3)")
-    option("--batch_size", type=int, default=100, help="images per step and process (default: 100)")
-    option("--lr", type=float, default=0.05, help="peak learning rate of one process, times their number (0.05)")
-    option("--seed", type=int, default=0, help="seed of the initial weights and the image order (default: 0)")
+    option("--epochs", type=integer(), default=3, help="number of passes over the training images (default: 3)")
+    option("--batch_size", type=integer(), default=100, help="images per step and process (default: 100)")
+    option("--lr", type=number(above=0), default=0.05, help="peak learning rate, times the number of processes (0.05)")
+    option("--seed", type=seed(), default=0, help="seed of the initial weights and the image order (default: 0)")
     option("--share", help="share of each batch for every rank: 8,2 or measured (default: equal)")
     option("--backend", choices=("nccl", "gloo", "mpi"), help="default: nccl with GPUs, else gloo")
     # Output.
     option("--model_dir", help="save checkpoints to this directory (default: save none)")
-    option("--save_every", type=int, default=200, metavar="STEPS", help="steps per checkpoint (200; always at the end)")
-    option("--keep", type=int, default=2, help="number of checkpoints to keep (default: 2)")
+    option("--save_every", type=integer(0), default=200, metavar="N", help="steps per checkpoint (200); and at the end")
+    option("--keep", type=integer(), default=2, help="number of checkpoints to keep (default: 2)")
     option("--resume", action="store_true", help="continue from the newest complete checkpoint in --model_dir")
-    option("--log_every", type=int, default=100, metavar="STEPS", help="steps per line of output (default: 100)")
+    option("--log_every", type=integer(), default=100, metavar="STEPS", help="steps per line of output (default: 100)")
     option("--metrics", metavar="DIR", help="write metrics.jsonl and, if installed, TensorBoard logs to DIR")
     option("--plot", metavar="FILE", help="plot loss and throughput as SVG")
     # Without a launcher, this process starts the ranks of its node itself.
-    option("-n", "--nodes", type=int, help="number of nodes, each started by hand")
+    option("-n", "--nodes", type=integer(), help="number of nodes, each started by hand")
     option("-g", "--gpus", help="processes on each node: 8, or 8,2 if they differ")
-    option("-i", "--id", type=int, default=0, help="index of this node, from 0")
+    option("-i", "--id", type=integer(0), default=0, help="index of this node, from 0")
     option("--master-addr", help="address of node 0 (default: MASTER_ADDR)")
-    option("--master-port", help="a free port there (default: MASTER_PORT or 29500)")
-    option("--timeout", type=float, help="seconds to wait for the other ranks (default: 300)")
+    option("--master-port", type=integer(1, 65535), help="a free port there (default: MASTER_PORT or 29500)")
+    option("--timeout", type=timeout(), help="seconds to wait for the other ranks (default: 300)")
     # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     option("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     return parser
@@ -245,6 +246,8 @@ def load(world: muster.World, args: argparse.Namespace) -> tuple[Tensor, Tensor,
     for some, others in ((images, labels), (test_images, test_labels)):
         if len(some) != len(others):
             raise muster.UsageError(f"{folder} has {len(some)} images but {len(others)} labels")
+        if some.shape[1:] != (28, 28) or others.dim() != 1 or not others.numel() or others.max() > 9:
+            raise muster.UsageError(f"{folder} does not have MNIST's images of 28x28 pixels with labels from 0 to 9")
     return images, labels.long(), test_images, test_labels.long()
 
 
@@ -337,7 +340,7 @@ def spawn_node(args: argparse.Namespace) -> None:
     if not 0 <= args.id < len(counts):
         raise muster.UsageError(f"-i must be from 0 to {len(counts) - 1}, got {args.id}")
     os.environ.update({"MASTER_ADDR": args.master_addr} if args.master_addr else {})
-    os.environ.update({"MASTER_PORT": args.master_port} if args.master_port else {})
+    os.environ.update({"MASTER_PORT": str(args.master_port)} if args.master_port else {})
     if len(counts) > 1 and not os.environ.get("MASTER_ADDR"):
         raise muster.UsageError("the address of node 0 is unknown", hint="pass --master-addr ADDRESS on all nodes")
     errors = mp.get_context("spawn").SimpleQueue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host_state import FailureFacts
 from .protocol import kinds_of
 from .replies import GpuGauges
 from .reports import PASSED_ON
@@ -123,40 +124,6 @@ class Prompt(TypedDict):
     t: Literal["prompt"]
     rank: int
     stream: Literal[1, 2]
-
-
-class MemoryFacts(TypedDict):
-    """What the kernel counted about memory around a rank's failure."""
-
-    group_kills: int | None
-    host_kills: int | None
-    limit: int | None
-    peak: int | None
-    total: int
-
-
-class DiskFacts(TypedDict):
-    """The file system of a path: free space, type, mount point, whether the kernel made it read-only on an error."""
-
-    path: str
-    folder: str
-    free: int
-    total: int
-    inodes: int | None
-    kind: str
-    point: str
-    failed: bool
-
-
-class FailureFacts(TypedDict):
-    """The state of the host after a rank has failed, with the kernel's lines about hardware since the ranks started."""
-
-    memory: MemoryFacts
-    inside: str
-    disks: list[DiskFacts]
-    shm: DiskFacts | None
-    kernel: list[str]
-    gpus: list[str]
 
 
 class Exit(TypedDict):

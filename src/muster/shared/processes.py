@@ -30,6 +30,10 @@ HANDLED_SIGNALS = (
 )
 
 
+IGNORES_HANGUP = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+"""Whether this process was started with SIGHUP ignored, as by nohup and PBS; ranks then ignore it too."""
+
+
 def adopt_orphans() -> None:
     """Make this process the new parent of all orphaned descendants, even after setsid."""
     libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -182,7 +186,8 @@ def start(argv: list[str], env: Mapping[str, str], *, cwd: str, stdin: int, stde
 def default_signals() -> None:
     """Reset signal handling in a child to what a shell would give it."""
     for number in HANDLED_SIGNALS:
-        signal.signal(number, signal.SIG_DFL)
+        ignored = number == signal.SIGHUP and IGNORES_HANGUP
+        signal.signal(number, signal.SIG_IGN if ignored else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .host_state import FailureFacts
 from .reports import Meeting, RecordedGroup, Where
 from .requests import DialTarget
 
@@ -118,6 +119,8 @@ class Prepared(TypedDict):
     module: str
     missing: str
     traceback: str
+    facts: NotRequired[FailureFacts]
+    """The state of the host, if the spawner was killed."""
 
 
 class SelfReport(Where):

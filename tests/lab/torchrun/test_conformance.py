@@ -7,14 +7,15 @@ differences that are meant to be.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import warnings
 from pathlib import Path
 
 import pytest
 from benchmarks.conformance.compare import unexplained
 from benchmarks.conformance.explained import EXPLAINED
-from benchmarks.conformance.launchers import under_muster, under_torchrun
-from benchmarks.conformance.programs import load_all
+from benchmarks.conformance.launchers import Outcome, under_muster, under_torchrun
+from benchmarks.conformance.programs import Program, load_all
+from benchmarks.conformance.recorded import FOLDER, is_stale, recorded
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -28,11 +29,29 @@ def test_a_program_does_the_same_as_under_torchrun(name: str, tmp_path: Path) ->
         pytest.skip(f"{program.missing} is not installed")
     if program.slow and "CONFORMANCE_SLOW" not in os.environ:
         pytest.skip(program.slow)
-    with ThreadPoolExecutor(2) as both:
-        torchrun = None if program.only_muster else both.submit(under_torchrun, program, tmp_path)
-        muster = both.submit(under_muster, program, tmp_path / "muster").result()
-        found = unexplained(program, torchrun.result() if torchrun else None, muster)
+    muster = under_muster(program, tmp_path / "muster")
+    found = differences_from_torchrun(program, muster, tmp_path)
     assert not found, "\n".join([*found, "--- Muster printed", muster.said])
+
+
+def differences_from_torchrun(program: Program, muster: Outcome, folder: Path) -> list[str]:
+    """Differences from what torchrun did when it was recorded or, if there are any, from what it does here."""
+    if program.only_muster:
+        return unexplained(program, None, muster)
+    before = None if "CONFORMANCE_LIVE" in os.environ else recorded(program)
+    if before is not None and not unexplained(program, before, muster):
+        return []
+    if before is not None:
+        warnings.warn(f"the record of {program.name} does not fit this machine; torchrun runs it again", stacklevel=1)
+    return unexplained(program, under_torchrun(program, folder), muster)
+
+
+def test_each_record_is_of_a_program_as_it_is_now() -> None:
+    records = list(FOLDER.glob("*.json"))
+    assert len(records) > 100
+    for path in records:
+        assert path.stem in PROGRAMS, f"git rm {path}"
+        assert not is_stale(path, PROGRAMS[path.stem]), f"type: python -m benchmarks.conformance --record {path.stem}"
 
 
 def test_every_explanation_is_for_a_program() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from muster.controller.diagnosis.failure_facts import Disk, Memory
-    from muster.shared.events import FailureFacts
+    from muster.shared.host_state import FailureFacts
 
 # Patterns are compiled when a rank has failed, not at the start of every job.
 # Errors of ranks that lost their connection to another rank: symptoms, never the cause.

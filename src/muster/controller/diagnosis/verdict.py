@@ -87,7 +87,8 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     """Find the first failure on all hosts and describe it."""
     failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
     first = _first(failures)
-    loss = min(losses, key=lambda lost: lost.time, default=None)
+    # Of several lost hosts, the one whose rank failed first.
+    loss = min(losses, key=lambda lost: (first is None or lost.host != first.host, lost.time), default=None)
     # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed because of it before.
     if loss is not None and (first is None or first.is_symptom or first.host == loss.host):
         return _host_lost(loss, failures)
@@ -205,15 +206,25 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     notes = (
         ["ranks on other hosts failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
     )
+    why = ""
     if loss.is_up:
         sentence = f"the job cannot continue on {loss.host}: {loss.why}"
         fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
+        # Its ranks ended with it, and their agent then read the counters.
+        end = next((end for end in failures if end.host == loss.host and end.killed), None)
+        if end is not None:
+            from muster.controller.diagnosis.explain.host_failures import SPAWNER, out_of_memory, out_of_memory_fix
+
+            reason = out_of_memory(end)
+            why = f"the OOM killer {reason.format(SPAWNER)}" if reason else ""
+            fix = out_of_memory_fix(end) if reason else fix
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
         fix = "check that it is up and reachable, or run without it by removing it from -H"
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=sentence,
+        why=why,
         fix=fix,
         notes=tuple(notes),
         signature=f"{_LOST}{loss.host}",

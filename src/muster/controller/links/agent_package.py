@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pkgutil
+from collections.abc import Sequence
 from importlib.abc import InspectLoader
 from importlib.util import find_spec
 from types import CodeType
@@ -12,10 +13,11 @@ from muster.agent import probes
 from muster.shared import bootstrap
 
 
-def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "") -> bytes:
+def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "", attach: Sequence[str] = ()) -> bytes:
     """The bytes that turn a new interpreter into the agent of a job; it forwards `scheduler`'s signals to its ranks.
 
-    If the agent loses the controller, it runs the shell command `orphaned` when its ranks have ended.
+    If the agent loses the controller, it runs the shell command `orphaned` when its ranks have ended. It runs `attach`
+    with the pid of each rank.
     """
     modules = {
         f"{name}.{module.name}": _load(f"{package.__name__}.{module.name}")
@@ -23,7 +25,7 @@ def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "") -> bytes
         for module in pkgutil.iter_modules(package.__path__)
         if not module.ispkg
     }
-    config = {"job": job_id, "scheduler": scheduler, "orphaned": orphaned}
+    config = {"job": job_id, "scheduler": scheduler, "orphaned": orphaned, "attach": list(attach)}
     return bootstrap.payload(bootstrap.pack(modules), "agent.agent", config)
 
 

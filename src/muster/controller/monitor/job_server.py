@@ -302,14 +302,14 @@ def _parsed(line: bytes) -> dict[str, Any]:
     if asked["do"] not in JOB_REQUESTS:
         what = _brief(asked["do"])
         raise ProtocolError(f"this job does not know the request `{what}`; it may run another version of Muster")
+    for name in ("grace", "left"):
+        seconds = asked.get(name)
+        if isinstance(seconds, (int, float)) and not 0 <= seconds <= _LONGEST_WAIT:
+            raise UsageError(f"`{name}` must be between 0 and {_LONGEST_WAIT:.0f} s")
     try:
         validate(asked, JOB_REQUESTS, "do")
     except ProtocolError as error:
         raise ProtocolError(f"invalid request: {error}") from None
-    for name in ("grace", "left"):
-        seconds = asked.get(name)
-        if seconds is not None and not 0 <= seconds <= _LONGEST_WAIT:
-            raise UsageError(f"`{name}` must be between 0 and {_LONGEST_WAIT:.0f} s")
     return asked
 
 

@@ -121,15 +121,23 @@ set -- --rm --interactive --name "$name" --log-driver none --entrypoint "" --use
 # does not forward a signal that also kills its helper. The keeper receives our signals, reports how `run` exited, and
 # notices the end of the job by a pipe that closes with this shell.
 pipes=$(mktemp -d) || fail 125 "could not create a temporary directory";
-mkfifo "$pipes/leash" "$pipes/code";
-exec 3<&0 4<>"$pipes/leash" 5<"$pipes/leash" 6<>"$pipes/code" 7<"$pipes/code" 8>&1;
+mkfifo "$pipes/leash" "$pipes/code" "$pipes/out" "$pipes/err";
+# The program must not notice that the connection broke: podman would remove the container, but the agent inside waits
+# for another connection, over which it repeats what got lost.
+relay() { exec 3<&- 7<&- 8<&- 9<&-; trap "" HUP INT TERM; cat; cat >/dev/null; };
+exec 3<>"$pipes/out" 8<"$pipes/out" 9>"$pipes/out";
+relay <&8 2>/dev/null & out=$! ;
+exec 3<>"$pipes/err" 8<"$pipes/err" 7>"$pipes/err";
+relay <&8 >&2 2>/dev/null & err=$! ;
+exec 3<&0 4<>"$pipes/leash" 5<"$pipes/leash" 6<>"$pipes/code" 8<"$pipes/code";
 rm -r "$pipes";
 there setsid && setsid=setsid || setsid=;
-keeper=$( ($setsid /bin/sh -c "$keeper" muster "$kind" "$program" "$name" "$@" <&3 >&8 3<&- 4<&- 7<&- 8>&- & echo $! ) );
-(trap "" HUP INT TERM USR1 USR2; read -r code <&7; exit "${code:-1}") 3<&- 4<&- 5<&- 6<&- 8>&- & reader=$! ;
-exec </dev/null 3<&- 5<&- 6<&- 7<&- 8>&-;
+keeper=$( ($setsid /bin/sh -c "$keeper" muster "$kind" "$program" "$name" "$@" <&3 >&9 2>&7 3<&- 4<&- 7<&- 8<&- 9<&- & echo $! ) );
+(trap "" HUP INT TERM USR1 USR2; read -r code <&8; exit "${code:-1}") 3<&- 4<&- 5<&- 6<&- 7<&- 9<&- & reader=$! ;
+exec </dev/null 3<&- 5<&- 6<&- 7<&- 8<&- 9<&-;
 for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $keeper 2>/dev/null" "$signal"; done;
 while wait "$reader"; code=$?; kill -0 "$reader" 2>/dev/null; do :; done;
+wait "$out" "$err";
 # Failures of the program itself; the agent does not use these codes.
 case $code in 125|126|127) fail "$code" "$program exited with code $code";; esac;
 exit "$code";

@@ -7,8 +7,10 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
@@ -27,14 +29,17 @@ from muster.engines.engine import (
     in_container,
     one_per_host,
 )
-from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text
+from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text, same_host
 from muster.engines.pbs.qstat import pbs_program, read_pbs_here
 from muster.engines.requeue import VARIABLES, tracking_env
 from muster.engines.ssh.engine import SshEngine
 from muster.environment import carried
 from muster.errors import HostError, MusterError
+from muster.hosts import Host
 from muster.plan import Plan
+from muster.shared.machine import interfaces
 from muster.spec import RunSpec
+from muster.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -47,6 +52,7 @@ _NO_PROGRAM = 254
 """Exit status of a PBS task whose program does not exist."""
 
 _SEE_OUTPUT = "see the output file of the PBS job"
+_MEANING = "in a PBS job this means qdel, the walltime limit or a requeue"
 
 
 _OF_THIS_HOST = (
@@ -66,7 +72,7 @@ class PbsEngine(Engine):
     more_cpus = "ncpus=8 in PBS"
     services: Mapping[str, str] = {"pbs_mom": "pbs"}
     outside_job = (
-        "not inside a PBS job (PBS_JOBID is not set)",
+        "not inside a PBS job (PBS_JOBID and PBS_ENVIRONMENT are not both set)",
         "use `muster submit --pbs`, or `qsub -I` and then `muster run`",
     )
 
@@ -94,6 +100,7 @@ class PbsEngine(Engine):
             engine=self,
             commands=commands,
             channel="dial-back",
+            attach=_attach(choice, box),
             pull_limit=PULL_LIMIT if box else 0.0,
             can_lack_hosts=can_lack_hosts(spec),
         )
@@ -119,6 +126,20 @@ class PbsEngine(Engine):
         from muster.engines.pbs.pbs_requeue import read_requeue
 
         return read_requeue(env)
+
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """qdel."""
+        return qdel(env)
+
+    def misplaced(self, agent: AgentSpec, host: str, agents: Sequence[AgentSpec]) -> MusterError | None:
+        """The error if pbsdsh started the agent of one host on another, as it does after changes to PBS_NODEFILE."""
+        if not is_misplaced(agent.host.name, host, [other.host.name for other in agents], is_here=names_this_machine):
+            return None
+        return HostError(
+            agent.name,
+            f"pbsdsh started its agent on {printable(host)}, because PBS_NODEFILE differs from the file that PBS wrote",
+            hint="leave PBS_NODEFILE as PBS sets it, and select hosts with `-H host1,host2`",
+        )
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """Explain the output of a pbsdsh that did not start its agent; the task's own output is in the job's file."""
@@ -150,7 +171,7 @@ class PbsEngine(Engine):
 
     def usual_reason(self, number: int) -> str | None:
         """PBS ends a job with SIGTERM."""
-        return "in a PBS job this means qdel or the walltime limit" if number == signal.SIGTERM else None
+        return _MEANING if number == signal.SIGTERM else None
 
     def add_options(self, group: argparse._ArgumentGroup) -> None:
         """`--pbs-start`."""
@@ -174,15 +195,46 @@ class PbsOverSsh(SshEngine):
     """ssh logins to the hosts of a PBS job; pbs_attach makes each a part of the job."""
 
     name = "pbs"
+    signals_from = "PBS"
+
+    def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
+        """As with ssh; the agent of this host is attached to the job too, because it has a session of its own."""
+        launch = super().launch(choice, spec, folder)
+        attach = _attach(choice, container_of(spec, folder))
+        if not attach:
+            return launch
+        here = tuple(one if one.remote else replace(one, argv=(*attach[:-1], *one.argv)) for one in launch.commands)
+        return replace(launch, commands=here, attach=attach)
 
     def rank_env(self, plan: Plan, rank: int) -> Mapping[str, str]:
         """The run to continue, in a job that may be requeued."""
         return tracking_env(plan, rank)
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """qdel."""
+        return qdel(env)
+
+    def is_here(self, host: Host, hosts: Sequence[Host]) -> bool:
+        """Whether a host is this machine; PBS may add a domain to a name that is short here."""
+        own = socket.gethostname().partition(".")[0]
+        return super().is_here(host, hosts) or same_host(own, [other.name for other in hosts]) == host.name
+
+    def usual_reason(self, number: int) -> str | None:
+        """PBS ends a job with SIGTERM."""
+        return _MEANING if number == signal.SIGTERM else None
+
     def wrapper(self, choice: Choice) -> str:
         """pbs_attach."""
         job = choice.allocation
         return attached(job.id, pbs_program("pbs_attach", os.environ)) if job is not None else ""
+
+
+def _attach(choice: Choice, box: Container | None) -> tuple[str, ...]:
+    """The command that adds the session of a process to the job; nothing on Torque, or for ranks in containers."""
+    program = shutil.which(pbs_program("pbs_attach", os.environ))
+    if choice.allocation is None or program is None or box is not None:
+        return ()
+    return (program, "-j", choice.allocation.id, "-p")
 
 
 def pbsdsh_commands(
@@ -206,6 +258,31 @@ def pbsdsh_commands(
         argv = (pbsdsh, "-n", str(lines[agent.host.name]), "--", *task)
         commands.append(StartCommand(argv=argv, agents=(agent,), box=box))
     return tuple(commands)
+
+
+def is_misplaced(name: str, reported: str, hosts: Sequence[str], *, is_here: Callable[[str], bool]) -> bool:
+    """Whether an agent that was to run on the host `name` reports to be on another one of these `hosts`, or here.
+
+    A name that no host has proves nothing: PBS may use other names than the hosts themselves.
+    """
+    if same_host(reported, [name]) is not None:
+        return False
+    here = socket.gethostname().partition(".")[0]
+    return same_host(reported, hosts) is not None or (same_host(reported, [here]) is not None and not is_here(name))
+
+
+def names_this_machine(name: str) -> bool:
+    """Whether a name stands for an address of this machine; True if that cannot be determined."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError:
+        return True
+    return any(address in found for interface in interfaces() for address in interface["addresses"])
+
+
+def qdel(env: Mapping[str, str]) -> str:
+    """The command that ends the PBS job."""
+    return f"qdel {shlex.quote(env['PBS_JOBID'])}" if in_pbs_job(env) else ""
 
 
 def attached(job_id: str, pbs_attach: str) -> str:

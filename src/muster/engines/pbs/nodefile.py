@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from muster.user_file import read_user_file
+
 
 def with_nodefile(env: Mapping[str, str]) -> Mapping[str, str]:
     """Add MASTER_ADDR for a task of pbsdsh, and WORLD_SIZE if each host of the job has one task.
@@ -14,7 +16,7 @@ def with_nodefile(env: Mapping[str, str]) -> Mapping[str, str]:
     if "PBS_TASKNUM" not in env or "RANK" in env:
         return env
     try:
-        hosts = _nodefile(env).read_text().split()
+        hosts = read_user_file(_nodefile(env)).decode().split()
     except (OSError, ValueError):
         hosts = []
     if not hosts:
@@ -33,8 +35,8 @@ def _nodefile(env: Mapping[str, str]) -> Path:
 def pbs_setting(name: str, env: Mapping[str, str]) -> str:
     """A setting from /etc/pbs.conf on this host; empty if it is not set."""
     try:
-        lines = Path(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).read_text().splitlines()
-    except OSError:
+        lines = read_user_file(env.get("PBS_CONF_FILE", "/etc/pbs.conf")).decode().splitlines()
+    except (OSError, ValueError):
         return ""
     found = (line.partition("=") for line in lines)
     return next((value.strip() for key, _, value in found if key.strip() == name), "")

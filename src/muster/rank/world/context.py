@@ -36,6 +36,10 @@ ARRIVAL_LIMIT = 300.0
 """Seconds within which all ranks must have joined, unless `timeout` is given."""
 
 
+LONGEST = 10_000 * 86400.0
+"""Seconds; the largest `timeout`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class World:
     """The ranks of a job as seen by one of them; leave it with `close()` or a `with` block."""
@@ -111,6 +115,11 @@ def init(
     dist = _torch_distributed()
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"unknown backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise UsageError(f"timeout must be a number of seconds, got {timeout!r}", hint="leave it out for 300 s")
+    if timeout is not None and not 0 < timeout <= LONGEST:
+        bound = f"at most {LONGEST:.0f} s" if timeout > LONGEST else "above 0"
+        raise UsageError(f"timeout must be {bound}, got {timeout}", hint="leave it out for 300 s")
     if dist.is_initialized():
         return _existing_world(dist)
     if rank is not None and world_size is not None:
@@ -276,7 +285,13 @@ def _connect(dist: Any, found: Detection, limit: float) -> _Open:
     assert addr is not None
     assert port is not None
     reach(addr, port, who=who, limit=limit)
-    store = dist.TCPStore(addr, port, found.size, False, timeout=wait, wait_for_workers=False)
+    try:
+        store = dist.TCPStore(addr, port, found.size, False, timeout=wait, wait_for_workers=False)
+    except RuntimeError:  # torch.distributed.DistError: 12 KB of C++ frames
+        raise MusterError(
+            f"{who} reached {addr}:{port}, but what answers there is not rank 0 of this job",
+            hint="set MASTER_PORT to a free port, the same on all ranks",
+        ) from None
     return _Open(store=store, host=addr, port=port, answer=None)
 
 

@@ -105,6 +105,11 @@ def from_nothing(env: Mapping[str, str]) -> Detection:
 
 def from_arguments(env: Mapping[str, str], rank: int, world_size: int, local_rank: int | None) -> Detection:
     """Use the arguments of `muster.init(rank=, world_size=)`, as passed by a worker of mp.spawn."""
+    for name, value in (("rank", rank), ("world_size", world_size), ("local_rank", local_rank)):
+        if type(value) is not int and not (name == "local_rank" and value is None):
+            raise UsageError(f"{name} must be a whole number, got {value!r}", hint="muster.init(rank=0, world_size=2)")
+    if local_rank is not None and local_rank < 0:
+        raise UsageError(f"local_rank must be at least 0, got {local_rank}", hint="leave local_rank out")
     if not 0 <= rank < world_size:
         raise UsageError(
             f"rank={rank} is out of range for world_size={world_size}",
@@ -148,6 +153,6 @@ def _local_rank_flag(argv: Sequence[str]) -> tuple[str, int] | None:
         if name not in ("--local-rank", "--local_rank"):
             continue
         text = value if equals else "".join(argv[i + 1 : i + 2])
-        if text.isascii() and text.isdigit():  # -1 means "not given" in scripts
+        if text.isascii() and text.isdigit() and len(text) <= 18:  # -1 means "not given" in scripts
             return f"{name}={text}", int(text)
     return None

@@ -84,6 +84,6 @@ def _given_port(env: Mapping[str, str]) -> int | None:
     text = env.get("MASTER_PORT")
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 65536):
+    if not (text.isascii() and text.isdigit() and len(text) <= 5 and 0 < int(text) < 65536):
         raise UsageError(f"MASTER_PORT={text} is not a port", hint="use a number from 1 to 65535, for example 29500")
     return int(text)

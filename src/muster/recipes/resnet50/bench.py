@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 import muster
+from muster.recipes._flag_types import integer, number
 
 from .data import Synthetic
 from .fused.step_choice import choose
@@ -82,10 +83,10 @@ def parse() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--arch", default="resnet50", help="(resnet50)")
-    add("--batches", type=int, nargs="+", default=[256, 1024, 2048], help="batch sizes (256 1024 2048)")
-    add("--alone", type=int, nargs="*", default=[512], help="batch sizes of the recipe without its peers (512)")
-    add("--image_size", type=int, default=224, help="(224)")
-    add("--seconds", type=float, default=0.5, help="length of a round (0.5)")
+    add("--batches", type=integer(), nargs="+", default=[256, 1024, 2048], help="batch sizes (256 1024 2048)")
+    add("--alone", type=integer(), nargs="*", default=[512], help="batch sizes of the recipe without its peers (512)")
+    add("--image_size", type=integer(), default=224, help="(224)")
+    add("--seconds", type=number(above=0), default=0.5, help="length of a round (0.5)")
     add("--step", choices=("auto", "plain", "fused"), default="auto", help="the recipe's step (auto)")
     flag = argparse.BooleanOptionalAction
     add("--compile", action=flag, default=True, help="torch.compile: rows of torchvision, and the plain step")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
+from muster.recipes._flag_types import integer, number, seed, timeout
+
 EPILOG = """\
 examples:
   muster run -m muster.recipes.resnet50 --data data --num_epochs 30          CIFAR-10 on every GPU here
@@ -36,17 +38,22 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("data").add_argument
     add("--data", default="data", help="directory with cifar-10-batches-py, or train/CLASS and val/CLASS (data)")
     add("--use_syn", action="store_true", help="train on synthetic images, created on the device")
-    add("--steps_syn", type=int, default=20, help="steps per epoch of synthetic images (20)")
-    add("--image_size", type=int, default=224, help="size of ImageNet and synthetic images in pixels (224)")
-    add("--batch_size", type=int, default=256, help="images per step and process; reduce it if out of memory (256)")
+    add("--steps_syn", type=integer(), default=20, help="steps per epoch of synthetic images (20)")
+    add("--image_size", type=integer(), default=224, help="size of ImageNet and synthetic images in pixels (224)")
+    add(
+        "--batch_size",
+        type=integer(),
+        default=256,
+        help="images per step and process; reduce it if out of memory (256)",
+    )
     add(
         "--cutout",
-        type=int,
+        type=integer(0),
         default=8,
         metavar="PIXELS",
         help="side of a gray square in images of CIFAR-10; 0 disables it (8)",
     )
-    add("--workers", type=int, default=8, help="processes per rank that decode ImageNet (8)")
+    add("--workers", type=integer(0), default=8, help="processes per rank that decode ImageNet (8)")
     add("--share", help="share of each batch for every rank: 8,2 or measured (equal)")
 
 
@@ -66,14 +73,25 @@ def add_model_and_step(parser: argparse.ArgumentParser) -> None:
     flag = argparse.BooleanOptionalAction
     add("--compile", action=flag, help="torch.compile for the plain step; takes a minute at the start (on a GPU)")
     add("--channels_last", action=flag, default=True, help="channels-last memory format, preferred by tensor cores")
-    add("--accumulate", type=int, default=1, metavar="N", help="accumulate the gradients of N batches per step (1)")
+    add(
+        "--accumulate",
+        type=integer(),
+        default=1,
+        metavar="N",
+        help="accumulate the gradients of N batches per step (1)",
+    )
 
 
 def add_learning(parser: argparse.ArgumentParser) -> None:
     """Options for the optimizer and the learning rate."""
     add = parser.add_argument_group("learning").add_argument
-    add("--num_epochs", type=int, default=100, help="(100)")
-    add("--learning_rate", type=float, default=0.1, help="peak rate of one process; scaled by their number (0.1)")
+    add("--num_epochs", type=integer(), default=100, help="(100)")
+    add(
+        "--learning_rate",
+        type=number(above=0),
+        default=0.1,
+        help="peak rate of one process; scaled by their number (0.1)",
+    )
     add(
         "--scale_lr",
         action=argparse.BooleanOptionalAction,
@@ -81,12 +99,22 @@ def add_learning(parser: argparse.ArgumentParser) -> None:
         help="multiply the learning rate by the number of processes and --accumulate",
     )
     add("--schedule", choices=("cosine", "linear", "step", "constant"), default="cosine", help="(cosine)")
-    add("--warmup", type=float, default=5.0, metavar="EPOCHS", help="linear warmup, at most a fifth of the run (5)")
+    add(
+        "--warmup",
+        type=number(at_least=0),
+        default=5.0,
+        metavar="EPOCHS",
+        help="linear warmup, at most a fifth of the run (5)",
+    )
     add("--optimizer", choices=("sgd", "adamw"), default="sgd", help="(sgd, with Nesterov momentum)")
-    add("--momentum", type=float, default=0.9, help="momentum of sgd (0.9)")
-    add("--weight_decay", type=float, help="except on biases and normalization (5e-4 for CIFAR-10, else 5e-5)")
-    add("--label_smoothing", type=float, default=0.1, help="(0.1)")
-    add("--random_seed", type=int, default=0, help="seed of weights, order and augmentation (0)")
+    add("--momentum", type=number(at_least=0, below=1), default=0.9, help="momentum of sgd (0.9)")
+    add(
+        "--weight_decay",
+        type=number(at_least=0),
+        help="except on biases and normalization (5e-4 for CIFAR-10, else 5e-5)",
+    )
+    add("--label_smoothing", type=number(at_least=0, at_most=1), default=0.1, help="(0.1)")
+    add("--random_seed", type=seed(), default=0, help="seed of weights, order and augmentation (0)")
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
@@ -97,16 +125,22 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         "--model_filename", default="resnet_distributed.pth", help="file of the final weights, with torchvision's names"
     )
     add("--resume", action="store_true", help="continue from the newest complete checkpoint in --model_dir")
-    add("--save_every", type=int, default=0, metavar="STEPS", help="also save every STEPS, not only after each epoch")
-    add("--keep", type=int, default=2, help="number of checkpoints to keep (2)")
+    add(
+        "--save_every",
+        type=integer(0),
+        default=0,
+        metavar="STEPS",
+        help="also save every STEPS, not only after each epoch",
+    )
+    add("--keep", type=integer(), default=2, help="number of checkpoints to keep (2)")
     add(
         "--eval_every",
-        type=int,
+        type=integer(),
         default=1,
         metavar="EPOCHS",
         help="epochs between evaluations; the last epoch is always evaluated (1)",
     )
-    add("--log_every", type=int, default=20, metavar="STEPS", help="steps per line of output (20)")
+    add("--log_every", type=integer(), default=20, metavar="STEPS", help="steps per line of output (20)")
     add("--metrics", metavar="DIR", help="write metrics.jsonl and, if installed, TensorBoard logs to DIR")
     add("--plot", metavar="FILE", help="plot loss, throughput and accuracy as SVG")
 
@@ -115,25 +149,11 @@ def add_ranks(parser: argparse.ArgumentParser) -> None:
     """Options for the process group."""
     add = parser.add_argument_group("ranks").add_argument
     add("--backend", choices=("nccl", "gloo", "mpi"), help="(nccl with GPUs, else gloo)")
-    add("--timeout", type=float, metavar="SECONDS", help="how long to wait for the other ranks (300)")
+    add("--timeout", type=timeout(), metavar="SECONDS", help="how long to wait for the other ranks (300)")
     # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     add("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line and check the numbers before anything starts."""
-    parser = build_parser()
-    args = parser.parse_args(argv)
-    for name in (
-        "num_epochs",
-        "batch_size",
-        "image_size",
-        "steps_syn",
-        "accumulate",
-        "keep",
-        "eval_every",
-        "log_every",
-    ):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name} must be at least 1, got {getattr(args, name)}")
-    return args
+    """Parse the command line."""
+    return build_parser().parse_args(argv)

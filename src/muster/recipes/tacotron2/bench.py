@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 import muster
+from muster.recipes._flag_types import integer
 
 from .data import Examples
 from .loss import losses
@@ -71,10 +72,10 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="tacotron2.bench", description="Compare the training step with torchaudio's.", allow_abbrev=False
     )
-    parser.add_argument("--batch", type=int, default=128, help="(128)")
-    parser.add_argument("--symbols", type=int, default=120, help="(120)")
-    parser.add_argument("--frames", type=int, default=600, help="(600)")
-    parser.add_argument("--rounds", type=int, default=5, help="(5)")
+    parser.add_argument("--batch", type=integer(), default=128, help="(128)")
+    parser.add_argument("--symbols", type=integer(), default=120, help="(120)")
+    parser.add_argument("--frames", type=integer(), default=600, help="(600)")
+    parser.add_argument("--rounds", type=integer(), default=5, help="(5)")
     parser.add_argument("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU, else float32)")
     parser.add_argument("--plain", action="store_true", help="also measure the plain loop of this recipe")
     parser.add_argument("--small", action="store_true", help="a network of a few thousand parameters")

@@ -22,6 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import muster
+from muster.recipes._flag_types import number
 
 RATE = 22050
 LIMIT = 60.0
@@ -77,7 +78,7 @@ def parse() -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("folder", help="a new directory")
-    parser.add_argument("--hours", type=float, default=1.0, help="hours of speech (1.0)")
+    parser.add_argument("--hours", type=number(above=0), default=1.0, help="hours of speech (1.0)")
     parser.add_argument("--texts", metavar="FILE", help="sentences to speak, one per line")
     parser.add_argument("--voice", default="en-us", help="voice of espeak-ng (en-us)")
     return parser.parse_args()

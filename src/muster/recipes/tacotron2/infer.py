@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 
 import muster
+from muster.recipes._flag_types import integer, number, seed
 
 from .audio import AudioSettings, griffin_lim, write_wav
 from .data import read_lines
@@ -54,11 +55,18 @@ def parse() -> argparse.Namespace:
         "-w", "--wav", default="spoken.wav", help="output file; for several texts spoken-1.wav and so on"
     )
     parser.add_argument("--text-cleaners", nargs="*", default=["english_cleaners"], help="(english_cleaners)")
-    parser.add_argument("--gate-threshold", type=float, default=0.5, help="probability at which a clip ends (0.5)")
-    parser.add_argument("--max-decoder-steps", type=int, default=2000, help="maximum number of frames (2000)")
-    parser.add_argument("--sampling-rate", type=int, help="(that of the training if tacotron2.pt has it, else 22050)")
-    parser.add_argument("--rounds", type=int, default=60, help="rounds of Griffin-Lim (60)")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the dropout, which is also on in inference (0)")
+    parser.add_argument(
+        "--gate-threshold",
+        type=number(at_least=0, at_most=1),
+        default=0.5,
+        help="probability at which a clip ends (0.5)",
+    )
+    parser.add_argument("--max-decoder-steps", type=integer(), default=2000, help="maximum number of frames (2000)")
+    parser.add_argument(
+        "--sampling-rate", type=integer(), help="(that of the training if tacotron2.pt has it, else 22050)"
+    )
+    parser.add_argument("--rounds", type=integer(), default=60, help="rounds of Griffin-Lim (60)")
+    parser.add_argument("--seed", type=seed(), default=0, help="seed of the dropout, which is also on in inference (0)")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu")
     args = parser.parse_args()
     if not args.texts and not args.file:
@@ -86,17 +94,17 @@ def speak(args: argparse.Namespace) -> None:
     model = model.to(args.device)
     settings = replace(settings, sampling_rate=args.sampling_rate or settings.sampling_rate)
     target = Path(args.wav)
-    for number, text in enumerate(texts, 1):
+    for count, text in enumerate(texts, 1):
         numbers = symbols_of(text, cleaners)
         if not numbers:
-            raise muster.UsageError(f"text {number} has no pronounceable symbols: {text!r}")
+            raise muster.UsageError(f"text {count} has no pronounceable symbols: {text!r}")
         torch.manual_seed(args.seed)
         symbols = torch.tensor([numbers], device=args.device)
         lengths = torch.tensor([len(numbers)], device=args.device)
         outputs, ends = model.infer(symbols, lengths, threshold=args.gate_threshold, most=args.max_decoder_steps)
         end = int(ends[0])
         mel = outputs.refined[0, :, :end].float()
-        path = target if len(texts) == 1 else target.with_name(f"{target.stem}-{number}{target.suffix}")
+        path = target if len(texts) == 1 else target.with_name(f"{target.stem}-{count}{target.suffix}")
         write_wav(path, griffin_lim(mel, settings, rounds=args.rounds), settings.sampling_rate)
         draw_clip(path.with_suffix(".png"), outputs.alignments[0, :end], mel)
         torch.save(mel.cpu(), path.with_suffix(".pt"))

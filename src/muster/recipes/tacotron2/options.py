@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
+from muster.recipes._flag_types import integer, number, seed, timeout
+
 EPILOG = """\
 examples:
   muster run -m muster.recipes.tacotron2 -d LJSpeech-1.1 -o out               LJSpeech on every GPU here
@@ -77,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_model(parser)
     add = parser.add_argument_group("ranks").add_argument
     add("--dist-backend", "--backend", choices=("nccl", "gloo", "mpi"), help="(nccl with GPUs, else gloo)")
-    add("--timeout", type=float, metavar="SECONDS", help="how long to wait for the other ranks (300)")
+    add("--timeout", type=timeout(), metavar="SECONDS", help="how long to wait for the other ranks (300)")
     # torch.distributed.launch passes it (--local_rank before torch 2.0); muster.init() reads it itself.
     add("--local-rank", "--local_rank", type=int, help=argparse.SUPPRESS)
     add = parser.add_argument_group("accepted for compatibility with the original, but ignored").add_argument
@@ -108,24 +110,32 @@ def add_data(parser: argparse.ArgumentParser) -> None:
     add("--text-cleaners", nargs="*", default=["english_cleaners"], help="(english_cleaners)")
     add("--skip-bad", action="store_true", help="skip bad clips and list them")
     add("--use_syn", action="store_true", help="train on synthetic clips with the lengths of LJSpeech")
-    add("--steps_syn", type=int, default=20, help="steps per epoch of synthetic clips (20)")
-    add("--syn-scale", type=float, default=1.0, metavar="X", help="scale the length of synthetic clips by X (1.0)")
+    add("--steps_syn", type=integer(), default=20, help="steps per epoch of synthetic clips (20)")
+    add(
+        "--syn-scale",
+        type=number(above=0),
+        default=1.0,
+        metavar="X",
+        help="scale the length of synthetic clips by X (1.0)",
+    )
 
 
 def add_training(parser: argparse.ArgumentParser) -> None:
     """Options for training and output."""
     add = parser.add_argument_group("training").add_argument
     add("-m", "--model-name", choices=("Tacotron2",), default="Tacotron2", help="(Tacotron2)")
-    add("--epochs", type=int, help="(1501; 3 with --use_syn)")
-    add("-bs", "--batch-size", "--batch_size", type=int, default=64, help="clips per step and process (64)")
-    add("-lr", "--learning-rate", type=float, default=1e-3, help="(1e-3)")
-    add("--weight-decay", type=float, default=1e-6, help="(1e-6)")
-    add("--grad-clip-thresh", type=float, default=1.0, help="maximum gradient norm (1.0)")
-    add("--anneal-steps", nargs="*", type=int, metavar="EPOCH", help="epochs at which to lower the learning rate")
+    add("--epochs", type=integer(), help="(1501; 3 with --use_syn)")
+    add("-bs", "--batch-size", "--batch_size", type=integer(), default=64, help="clips per step and process (64)")
+    add("-lr", "--learning-rate", type=number(above=0), default=1e-3, help="(1e-3)")
+    add("--weight-decay", type=number(at_least=0), default=1e-6, help="(1e-6)")
+    add("--grad-clip-thresh", type=number(above=0), default=1.0, help="maximum gradient norm (1.0)")
+    add(
+        "--anneal-steps", nargs="*", type=integer(0), metavar="EPOCH", help="epochs at which to lower the learning rate"
+    )
     add(
         "--anneal-factor", type=float, choices=(0.1, 0.3), default=0.1, help="by this factor (0.1); 0.3: 1, .3, .1, .03"
     )
-    add("--seed", type=int, default=1234, help="seed of weights, order and dropout (1234)")
+    add("--seed", type=seed(), default=1234, help="seed of weights, order and dropout (1234)")
     add("--amp", action="store_true", help="bfloat16, the default on a GPU that supports it")
     add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that supports it, else float32)")
     add(
@@ -138,8 +148,8 @@ def add_training(parser: argparse.ArgumentParser) -> None:
 
     add = parser.add_argument_group("output").add_argument
     add("-o", "--output", metavar="DIR", help="checkpoints, weights, plots, metrics (output; none with --use_syn)")
-    add("--epochs-per-checkpoint", type=int, default=50, metavar="N", help="(50); the last epoch is always saved")
-    add("--keep", type=int, default=2, help="number of checkpoints to keep (2)")
+    add("--epochs-per-checkpoint", type=integer(), default=50, metavar="N", help="(50); the last epoch is always saved")
+    add("--keep", type=integer(), default=2, help="number of checkpoints to keep (2)")
     add("--resume", "--resume-from-last", action="store_true", help="continue from the newest checkpoint in --output")
     add(
         "--checkpoint-path",
@@ -147,17 +157,17 @@ def add_training(parser: argparse.ArgumentParser) -> None:
         help="continue from checkpoint_Tacotron2_N.pt of the original, or tacotron2.pt",
     )
     add("--use-saved-learning-rate", type=truth, default=False, help="use that of --checkpoint-path (False)")
-    add("--log_every", type=int, default=10, metavar="STEPS", help="steps per line of output (10)")
+    add("--log_every", type=integer(), default=10, metavar="STEPS", help="steps per line of output (10)")
 
 
 def add_audio(parser: argparse.ArgumentParser) -> None:
     """Options for the mel spectrogram."""
     add = parser.add_argument_group("audio").add_argument
-    add("--max-wav-value", type=float, default=32768.0, help="(32768)")
+    add("--max-wav-value", type=number(above=0), default=32768.0, help="(32768)")
     for name, default in (("sampling-rate", 22050), ("filter-length", 1024), ("hop-length", 256), ("win-length", 1024)):
-        add(f"--{name}", type=int, default=default, help=f"({default})")
-    add("--mel-fmin", type=float, default=0.0, help="(0.0)")
-    add("--mel-fmax", type=float, default=8000.0, help="(8000.0)")
+        add(f"--{name}", type=integer(), default=default, help=f"({default})")
+    add("--mel-fmin", type=number(at_least=0), default=0.0, help="(0.0)")
+    add("--mel-fmax", type=number(above=0), default=8000.0, help="(8000.0)")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -170,26 +180,31 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="mask what the network outputs after the end of a clip (False)",
     )
     for name, default in SIZES.items():
-        add(f"--{name.replace('_', '-')}", type=type(default), default=default, help=f"({default})")
+        kind = integer(odd="kernel" in name) if isinstance(default, int) else number(at_least=0, at_most=1)
+        add(f"--{name.replace('_', '-')}", type=kind, default=default, help=f"({default})")
     add("--n-frames-per-step", type=int, choices=(1,), default=1, help="(1, as in the original)")
-    add("--max-decoder-steps", type=int, default=2000, help="maximum number of frames in inference (2000)")
-    add("--gate-threshold", type=float, default=0.5, help="probability at which a clip ends (0.5)")
+    add("--max-decoder-steps", type=integer(), default=2000, help="maximum number of frames in inference (2000)")
+    add(
+        "--gate-threshold",
+        type=number(at_least=0, at_most=1),
+        default=0.5,
+        help="probability at which a clip ends (0.5)",
+    )
     add("--decoder-no-early-stopping", action="store_true", help="always synthesize --max-decoder-steps frames")
 
 
 def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Parse the command line and check the numbers before anything starts."""
+    """Parse the command line, and check what single flags cannot before anything starts."""
     parser = build_parser()
     args = parser.parse_args(argv)
     if args.config_file:
-        parser.set_defaults(**read_config(parser, Path(args.config_file)))
-        args = parser.parse_args(argv)
+        words = read_config(parser, Path(args.config_file))
+        args = parser.parse_args([*words, *(sys.argv[1:] if argv is None else argv)])
     args.epochs = args.epochs or (3 if args.use_syn else 1501)
-    for name in ("epochs", "batch_size", "steps_syn", "epochs_per_checkpoint", "keep", "log_every"):
-        if getattr(args, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1, got {getattr(args, name)}")
-    if args.attention_location_kernel_size % 2 == 0:
-        parser.error("--attention-location-kernel-size must be odd")
+    if args.win_length > args.filter_length:
+        parser.error(f"--win-length must be at most --filter-length {args.filter_length}, got {args.win_length}")
+    if args.mel_fmin >= args.mel_fmax:
+        parser.error(f"--mel-fmin must be below --mel-fmax {args.mel_fmax:g}, got {args.mel_fmin:g}")
     return args
 
 
@@ -199,18 +214,32 @@ def without_meaning(args: argparse.Namespace) -> list[str]:
     return [f"--{name.replace('_', '-')} is ignored: {WITHOUT_MEANING[name]}" for name in given]
 
 
-def read_config(parser: argparse.ArgumentParser, path: Path) -> dict[str, Any]:
-    """Read flags from JSON, flat or in groups as in NVIDIA's files."""
+def read_config(parser: argparse.ArgumentParser, path: Path) -> list[str]:
+    """Read flags from JSON, flat or in groups as in NVIDIA's files, and return them as one would type them."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         parser.error(f"cannot read --config-file {path}: {error}")
+    if not isinstance(content, dict):
+        parser.error(f"--config-file {path} must contain a JSON object")
     flags: dict[str, Any] = {}
     for name, value in cast("dict[str, Any]", content).items():
         flags.update(cast("dict[str, Any]", value) if isinstance(value, dict) else {name: value})
-    flags = {name.lstrip("-").replace("-", "_"): value for name, value in flags.items()}
-    known = {action.dest for action in parser._actions}
-    for name in [name for name in flags if name not in known]:
-        sys.stderr.write(f"muster: {path}: unknown flag {name} is ignored\n")
-        del flags[name]
-    return flags
+    known = {action.dest: action for action in parser._actions if action.dest != "help"}
+    words: list[str] = []
+    for name, value in flags.items():
+        action = known.get(name.lstrip("-").replace("-", "_"))
+        if action is None:
+            sys.stderr.write(f"muster: {path}: unknown flag {name} is ignored\n")
+        elif value is not None:
+            words += _as_typed(action, value)
+    return words
+
+
+def _as_typed(action: argparse.Action, value: Any) -> list[str]:
+    flag = action.option_strings[-1]
+    if action.nargs == 0:
+        return [flag] if value else []
+    if isinstance(value, list):
+        return [flag, *(str(one) for one in cast("list[Any]", value))]
+    return [f"{flag}={value}"]

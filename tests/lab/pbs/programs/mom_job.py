@@ -11,18 +11,22 @@ import threading
 import time
 
 import records
+from leftovers import forget, remember
 from output import DELIVERED_LATER, Output
 from schedule import schedule
 from surroundings import clear, furnish, hosts, script_environment, task_environment
-from tasks import Task, members
+from tasks import Task, members, usage
 from wire import HOME, SITE, call, dial
 
 POLL = 0.05
 KILL_DELAY: float = SITE["kill_delay"]
-# Seen on a real OpenPBS with kill_delay 10: SIGKILL came 6 s after SIGTERM where the script had died of it, 18 s after
-# where it had not, and 10 s after where the walltime was over.
+# Seen on a real OpenPBS with kill_delay 10: SIGKILL came 6 s after SIGTERM where the script had died of it, 9.2 s after
+# where only its login shell had, 18 s after where neither had, and 10 s after where the walltime was over.
 AFTER_DEATH = 0.6 * KILL_DELAY
+AFTER_DEATH_OF_SHELL = 0.92 * KILL_DELAY
 AFTER_DEFIANCE = 1.8 * KILL_DELAY
+EXITING = 0.3 * KILL_DELAY
+"""Seconds for which a job that was deleted stays in state E: 3 to 7 on a real OpenPBS."""
 OVER_LIMIT = -29
 
 
@@ -56,6 +60,7 @@ class HostJob:
             streams=(subprocess.DEVNULL, streams[0], streams[1]),
             lingers=self.lingers,
         )
+        remember(task.session, self.record["id"])
         for stream in streams:
             os.close(stream)
         return task
@@ -76,7 +81,17 @@ class HostJob:
 
     def attach(self, session: int) -> Task:
         """Take a session that someone else started into the job."""
+        remember(session, self.record["id"])
         return self.new_task(session)
+
+    def signal_all(self, number: int) -> None:
+        """Send a signal to the sessions on this host, and only these."""
+        for task in list(self.tasks.values()):
+            task.signal(number)
+
+    def usage(self) -> tuple[int, int]:
+        """CPU seconds and bytes of memory of the sessions on this host."""
+        return usage({task.session for task in list(self.tasks.values()) if task.session})
 
     def kill(self, limit: float = 2) -> None:
         """SIGKILL to all sessions of the job on this host."""
@@ -86,6 +101,7 @@ class HostJob:
             task.kill()
         for task in tasks:
             task.ended.wait(max(0.0, deadline - time.monotonic()))
+            forget(task.session)
 
     def leave(self) -> None:
         """The job is over."""
@@ -100,6 +116,8 @@ class FirstHostJob(HostJob):
         super().__init__(record, host)
         self.output = Output(record)
         self._ending_since: float | None = None
+        self._stopped_since: float | None = None
+        self._began = time.monotonic()
         self._over_limit = False
         self._script_file = HOME / "mom_priv" / "jobs" / f"{record['id']}.SC"
 
@@ -112,6 +130,12 @@ class FirstHostJob(HostJob):
 
     def run(self) -> None:
         """The whole life of the job."""
+        if self.output.missing:
+            comment = "job held, too many failed attempts to run"
+            records.change(self.record["id"], state="H", comment=comment, exit_status=-3)
+            self.leave()
+            return
+        self.output.refuse_direct_write()
         for sister in hosts(self.record)[1:]:
             try:
                 call(sister, do="join", job=self.record["id"])
@@ -155,12 +179,13 @@ class FirstHostJob(HostJob):
             streams=(reading, out, err),
             lingers=self.lingers,
         )
+        remember(task.session, self.record["id"])
         for descriptor in (reading, out, err):
             os.close(descriptor)
         return task
 
     def _watch(self, script: Task) -> int:
-        begin = time.monotonic()
+        self._began = time.monotonic()
         while True:
             since = self._ending_since
             if since is None:
@@ -169,16 +194,18 @@ class FirstHostJob(HostJob):
                     if status >= 256:
                         time.sleep(1)  # tasks that got the same signal have a moment: mom is not that quick
                     return status
-                used, limit = int(time.monotonic() - begin), records.load(self.record["id"])["walltime"]
-                if limit is not None and used > limit:
+                used, limit = int(time.monotonic() - self._began), records.load(self.record["id"])["walltime"]
+                if self._stopped_since is None and limit is not None and used > limit:
                     self.output.write("e", f"=>> PBS: job killed: walltime {used} exceeded limit {limit}\n")
                     self._over_limit = True
                     self.terminate()
                 continue
             time.sleep(POLL)
             waited = time.monotonic() - since
-            gone = script.exit_status is not None and not members(script.session)
-            if (gone and waited >= AFTER_DEATH) or waited >= (KILL_DELAY if self._over_limit else AFTER_DEFIANCE):
+            limit = KILL_DELAY if self._over_limit else AFTER_DEFIANCE
+            if script.exit_status is not None:
+                limit = min(limit, AFTER_DEATH_OF_SHELL if members(script.session) else AFTER_DEATH)
+            if waited >= limit:
                 self.kill()
                 return OVER_LIMIT if self._over_limit else script.exit_status or 0
 
@@ -187,10 +214,18 @@ class FirstHostJob(HostJob):
         self._ending_since = self._ending_since or time.monotonic()
         self.signal_all(signal.SIGTERM)
 
-    def signal_all(self, number: int) -> None:
-        """Send a signal to the sessions on this host, and only these."""
-        for task in list(self.tasks.values()):
-            task.signal(number)
+    def suspend(self, number: int) -> None:
+        """SIGSTOP or SIGCONT to the sessions on this host, then on the others; the walltime waits."""
+        self.signal_all(number)
+        for sister in hosts(self.record)[1:]:
+            call(sister, do="suspend", job=self.record["id"], number=number)
+        stopped = number == signal.SIGSTOP
+        if stopped and self._stopped_since is None:
+            self._stopped_since = time.monotonic()
+        elif not stopped and self._stopped_since is not None:
+            self._began += time.monotonic() - self._stopped_since
+            self._stopped_since = None
+        records.change(self.record["id"], state="S" if stopped else "R")
 
     def _end_everywhere(self) -> None:
         records.change(self.record["id"], state="E")
@@ -203,6 +238,8 @@ class FirstHostJob(HostJob):
             thread.start()
         for thread in leaving:
             thread.join(4)
+        if self._ending_since is not None:
+            time.sleep(EXITING)
         self.output.drain(2)
         clear(self.record)
         self._script_file.unlink(missing_ok=True)

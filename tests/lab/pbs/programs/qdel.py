@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import records
 from wire import SITE, call
@@ -14,6 +15,8 @@ from wire import SITE, call
 FINISHED = 15139 % 256
 UNKNOWN = 15001 % 256
 BAD_STATE = 15018 % 256
+SUSPENSION: dict[str, int] = {"suspend": signal.SIGSTOP, "resume": signal.SIGCONT}
+"""What qsig sends under names of its own, to the sessions on all hosts."""
 
 
 def main() -> int:
@@ -23,15 +26,19 @@ def main() -> int:
     except getopt.GetoptError as error:
         print(f"{program}: {error}", file=sys.stderr)
         return 2
-    number = signal_number(dict(options).get("-s", "SIGTERM"))
-    return max((one(program, text, number) for text in ids), default=2)
+    name = dict(options).get("-s", "SIGTERM")
+    number = SUSPENSION.get(name) or signal_number(name)
+    request = {"do": "terminate"} if program == "qdel" else {"do": "signal_all", "number": number}
+    if name in SUSPENSION:
+        request["do"] = "suspend"
+    return max((one(program, text, request) for text in ids), default=2)
 
 
 def signal_number(name: str) -> int:
     return int(name) if name.isdigit() else signal.Signals[f"SIG{name.removeprefix('SIG')}"].value
 
 
-def one(program: str, text: str, number: int) -> int:
+def one(program: str, text: str, request: dict[str, Any]) -> int:
     record = records.named(text)
     if record is None or (record["state"] == "F" and not SITE["history"]):
         print(f"{program}: Unknown Job Id {text if '.' in text else f'{text}.' + SITE['server']}", file=sys.stderr)
@@ -46,7 +53,6 @@ def one(program: str, text: str, number: int) -> int:
             return BAD_STATE
         records.change(job, state="F", comment="Job deleted", delivered=True)
         return 0
-    request = {"do": "terminate"} if program == "qdel" else {"do": "signal_all", "number": number}
     deadline = time.monotonic() + 20
     try:
         # The first host may not have heard yet of a job that is just being started: it answers with an error.

@@ -9,7 +9,8 @@ import time
 from collections.abc import Iterator
 
 import records
-from wire import SITE, TORQUE
+from request import Chunk
+from wire import SITE, TORQUE, call
 
 FINISHED = 15139 % 256
 UNKNOWN = 15001 % 256
@@ -18,7 +19,7 @@ LINE = 78
 
 def main() -> int:
     try:
-        options, ids = getopt.gnu_getopt(sys.argv[1:], "fxF:n1auw")
+        options, ids = getopt.gnu_getopt(sys.argv[1:], "fxF:n1auws")
     except getopt.GetoptError as error:
         print(f"qstat: {error}", file=sys.stderr)
         return 2
@@ -37,7 +38,7 @@ def main() -> int:
                 print(folded(name, value))
             print()
     elif found:
-        print_table(found)
+        print_table(found, comments="-s" in given)
     return code
 
 
@@ -62,13 +63,15 @@ def look_up(ids: list[str], history: bool) -> tuple[int, list[records.Record]]:
     return code, found
 
 
-def print_table(found: list[records.Record]) -> None:
+def print_table(found: list[records.Record], *, comments: bool) -> None:
     print("Job id            Name             User              Time Use S Queue")
     print("----------------  ---------------- ----------------  -------- - -----")
     for record in found:
         used = "00:00:00" if record["state"] in "RF" else "       0"
         line = f"{record['id']:<17} {record['name'][:16]:<16} {record['user']:<17} {used} {record['state']}"
         print(f"{line} {record['queue']:<16}")
+        if comments:
+            print(f"   {record['comment']}")
 
 
 def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
@@ -82,7 +85,7 @@ def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
         yield "Account_Name", record["account"]
     yield "ctime", time.ctime(record["ctime"])
     yield "Error_Path", f"{record['submit_host']}:{record['paths']['e']}"
-    placed = record["state"] in "REF" and "stime" in record
+    placed = record["state"] in "RSEF" and "stime" in record
     if placed:
         chunks = record["chunks"]
         yield "exec_host", "+".join(map(_torque_host if TORQUE else _exec_host, chunks))
@@ -92,8 +95,11 @@ def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
     yield "mtime", time.ctime(record["mtime"])
     yield "Output_Path", f"{record['submit_host']}:{record['paths']['o']}"
     yield from _resources(record)
+    if record["state"] in "RS":
+        yield from _used(record)
     if placed:
         yield "stime", time.ctime(record["stime"])
+        yield "run_count", str(record["runs"] + 1)
     yield "project", record["project"]
     yield "Variable_List", ",".join(f"{name}={_escaped(value)}" for name, value in record["variables"].items())
     if record["comment"]:
@@ -119,21 +125,51 @@ def _resources(record: records.Record) -> Iterator[tuple[str, str]]:
         yield "Resource_List.walltime", f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
 
 
-def _exec_host(chunk: dict[str, int]) -> str:
-    return f"{chunk['host']}/0" + (f"*{chunk['ncpus']}" if chunk["ncpus"] > 1 else "")
+def _used(record: records.Record) -> Iterator[tuple[str, str]]:
+    """What the sessions of the job use, as its moms count it."""
+    found: list[dict[str, int]] = []
+    for host in dict.fromkeys(chunk["host"] for chunk in record["chunks"]):
+        try:
+            found.append(call(host, 1, do="usage", job=record["id"]))
+        except OSError:
+            pass  # a dead host
+    minutes, seconds = divmod(sum(one.get("cpu", 0) for one in found), 60)
+    yield "resources_used.cput", f"{minutes // 60:02d}:{minutes % 60:02d}:{seconds:02d}"
+    yield "resources_used.mem", f"{sum(one.get('memory', 0) for one in found) >> 10}kb"
 
 
-def _torque_host(chunk: dict[str, int]) -> str:
+def _exec_host(chunk: Chunk) -> str:
+    if len(_shares(chunk)) > 1:
+        return f"{chunk['host']}/{chunk['index']}*0"
+    return f"{chunk['host']}/{chunk['index']}" + (f"*{chunk['ncpus']}" if chunk["ncpus"] > 1 else "")
+
+
+def _torque_host(chunk: Chunk) -> str:
     return "+".join(f"{chunk['host']}/{core}" for core in range(chunk["ncpus"]))
 
 
-def _exec_vnode(chunk: dict[str, int]) -> str:
-    given = "".join(f":{name}={chunk[name]}" for name in ("mem", "ncpus", "ngpus") if chunk.get(name))
-    return f"({chunk['host']}{given})"
+def _exec_vnode(chunk: Chunk) -> str:
+    shares = [
+        vnode + "".join(f":{name}={share[name]}" for name in ("mem", "ncpus", "ngpus") if share.get(name))
+        for vnode, share in _shares(chunk).items()
+    ]
+    return f"({'+'.join(shares)})"
+
+
+def _shares(chunk: Chunk) -> dict[str, Chunk]:
+    """What each vnode of the host gives to a chunk: `h4[0]` until it is full, then `h4[1]`."""
+    host = SITE["hosts"][chunk["host"]]
+    number, left, shares = host["vnodes"], dict(chunk), {}
+    for vnode in range(number) if number > 1 else ():
+        share = {name: min(left[name], host[name] // number) for name in ("ncpus", "ngpus")}
+        left = {**left, **{name: left[name] - share[name] for name in share}}
+        if any(share.values()):
+            shares[f"{chunk['host']}[{vnode}]"] = share
+    return shares or {chunk["host"]: chunk}
 
 
 def _escaped(value: str) -> str:
-    return value.replace(",", "\\,").replace("\n", "^J")
+    return value.replace(",", "\\,")
 
 
 def folded(name: str, value: str) -> str:

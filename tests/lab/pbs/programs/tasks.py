@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 NO_PROGRAM = 254
@@ -15,18 +15,28 @@ KILLED = 256
 """Added to the number of the signal that ended a task."""
 
 
-def members(session: int) -> list[int]:
-    """The living processes of a session; whoever called setsid is not among them."""
-    found: list[int] = []
+def _stats() -> Iterator[tuple[int, list[str]]]:
+    """The living processes of this host, with the fields of /proc/PID/stat from the third one on."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
             except OSError:
                 continue
-            if int(fields[3]) == session and fields[0] not in "ZX":
-                found.append(int(entry))
-    return found
+            if fields[0] not in "ZX":
+                yield int(entry), fields
+
+
+def members(session: int) -> list[int]:
+    """The living processes of a session; whoever called setsid is not among them."""
+    return [pid for pid, fields in _stats() if int(fields[3]) == session]
+
+
+def usage(sessions: Collection[int]) -> tuple[int, int]:
+    """CPU seconds and resident bytes of the processes of these sessions, with the children that they waited for."""
+    found = [fields for _, fields in _stats() if int(fields[3]) in sessions]
+    ticks = sum(int(field) for fields in found for field in fields[11:15])
+    return ticks // os.sysconf("SC_CLK_TCK"), sum(int(fields[21]) for fields in found) * os.sysconf("SC_PAGE_SIZE")
 
 
 def signal_session(session: int, number: int) -> int:
@@ -63,7 +73,9 @@ class Task:
         """Start the program; when it ends, what is left of its session is killed, unless it `lingers`."""
         try:
             process = self._popen(argv, env, cwd, streams, executable)
-        except OSError:
+        except OSError as error:
+            # The name comes from memory that mom has freed.
+            os.write(streams[2], b"\x90\xb2U: " + (error.strerror or "").encode() + b"\n")
             self._over(NO_PROGRAM)
             return
         self.session = process.pid

@@ -8,11 +8,18 @@ import signal
 from muster.controller.diagnosis import hardware_signs
 from muster.controller.diagnosis.explain.case import Case, Explanation, Why
 from muster.controller.diagnosis.failure_facts import Disk, Memory
-from muster.controller.diagnosis.rank_end import RankEnd
+from muster.controller.diagnosis.rank_end import RankEnd, with_facts
 from muster.engines.table import ENGINES, load
+from muster.errors import HostError
+from muster.shared.host_state import FailureFacts
 from muster.text import size_text
 
 _USE_LESS = "use a smaller batch or fewer DataLoader workers"
+
+SPAWNER = "the process that starts the ranks"
+"""What errors call the zygote, which users need not know."""
+_IMPORTER = "the process that imports torch"
+"""The same, before ranks start."""
 
 
 def _owner(end: RankEnd) -> str:
@@ -55,7 +62,7 @@ def _killed_for_memory(case: Case) -> Explanation | None:
     if not reason:
         return None
     held = f". The rank itself used up to {size_text(end.rss)}" if end.rss else ""
-    return Explanation(sentence=f"the OOM killer {reason.format(who)}{held}", fix=_memory_fix(end), row=46)
+    return Explanation(sentence=f"the OOM killer {reason.format(who)}{held}", fix=out_of_memory_fix(end), row=46)
 
 
 def out_of_memory(end: RankEnd) -> str:
@@ -74,11 +81,23 @@ def out_of_memory(end: RankEnd) -> str:
     return ""
 
 
-def _memory_fix(end: RankEnd) -> str:
+def out_of_memory_fix(end: RankEnd) -> str:
+    """What to do about it."""
     memory = end.memory or Memory()
     if memory.at_limit:
         return f"{_more_memory(end)}, or {_USE_LESS}"
     return f"{_USE_LESS}, or run fewer ranks on that host (`--nproc`, or `-H {end.host}:2`)"
+
+
+def killed_importer(host: str, facts: FailureFacts) -> HostError:
+    """The zygote of a host was killed before there were ranks."""
+    end = with_facts(RankEnd(rank=-1, host=host, status=-signal.SIGKILL, time=0.0), facts)
+    reason = out_of_memory(end)
+    if reason:
+        at_limit = end.memory is not None and end.memory.at_limit
+        hint = _more_memory(end) if at_limit else f"free memory on {host}, or run without it by removing it from -H"
+        return HostError(host, f"the OOM killer {reason.format(_IMPORTER)}", hint=hint)
+    return HostError(host, f"{_IMPORTER} was killed", hint=f"run it again; `dmesg` on {host} may show why")
 
 
 def _no_memory(case: Case) -> Explanation | None:

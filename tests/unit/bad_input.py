@@ -1,0 +1,143 @@
+"""Runs a command of Muster in this process with whatever a user may type; nothing is ever started."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import os
+import re
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest.mock import patch
+
+from muster.cli import main
+
+LIMIT = 10.0
+"""Seconds within which each input must be refused."""
+
+LONGEST = 12
+"""Lines of an error with its hint."""
+
+
+class Started(BaseException):
+    """The command accepted its input: it starts a process or opens a connection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One input, and what must come of it."""
+
+    argv: tuple[str, ...]
+    code: int | None = None
+    """The exit code; None if this input may also be accepted."""
+    says: str = ""
+    """A regular expression for the error."""
+    env: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """How a command ended."""
+
+    code: int | None
+    """The exit code; None if it started something."""
+    out: str
+    err: str
+    seconds: float
+
+
+def _started(*args: Any, **settings: Any) -> NoReturn:
+    if len(args) > 1 and isinstance(args[1], list) and str(args[1][0]).endswith("qstat"):
+        raise FileNotFoundError(2, "No such file or directory", args[1][0])  # only asked, nothing starts by it
+    raise Started
+
+
+def _never_awaited(coroutine: Any, **settings: Any) -> NoReturn:
+    coroutine.close()
+    raise Started
+
+
+@contextmanager
+def nothing_starts() -> Generator[None]:
+    """Raise Started instead of starting a process or connecting."""
+    with (
+        patch.object(subprocess.Popen, "__init__", _started),
+        patch.object(asyncio, "run", _never_awaited),
+        patch.object(os, "fork", _started),
+        patch.object(os, "execv", _started),
+        patch.object(os, "execve", _started),
+        patch.object(os, "execvp", _started),
+        patch.object(os, "execvpe", _started),
+        patch.object(socket.socket, "connect", _started),
+        patch.object(socket.socket, "bind", _started),
+    ):
+        yield
+
+
+def invoke(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Done:
+    """Run `muster ARGV`."""
+    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
+    begin = time.monotonic()
+    code: int | None
+    with patch.dict(os.environ, env or {}), patch.object(sys, "stdout", out), patch.object(sys, "stderr", err):
+        try:
+            with nothing_starts():
+                code = main(list(argv))
+        except Started:
+            code = None
+        except SystemExit as exit:
+            code = int(exit.code or 0)
+    seconds = time.monotonic() - begin
+    out.flush()
+    err.flush()
+    texts = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]  # type: ignore[attr-defined]
+    return Done(code=code, out=texts[0], err=texts[1], seconds=seconds)
+
+
+def problem_with(done: Done, case: Case) -> str:
+    """Return what is wrong with how a command ended; empty if nothing is."""
+    lines = done.err.splitlines()
+    if "Traceback" in done.err or "internal error" in done.err:
+        return "a traceback"
+    if done.seconds > LIMIT:
+        return f"took {done.seconds:.1f} s"
+    if case.code is not None and done.code != case.code:
+        return f"exit code {done.code} instead of {case.code}"
+    if done.code in (None, 0):
+        return ""
+    if not done.err.startswith("error: "):
+        return "no error"
+    if len(lines) > LONGEST or max(map(len, lines)) > 2000:
+        return f"{len(lines)} lines, the longest has {max(map(len, lines))} characters"
+    if any(not char.isprintable() and char != "\n" for char in done.err):
+        return "control characters"
+    if case.says and not re.search(case.says, done.err):
+        return f"does not say {case.says!r}"
+    return ""
+
+
+def problems(cases: Sequence[Case], leftovers: Path | None = None) -> list[str]:
+    """Run all cases and return what is wrong, one text per case."""
+    found: list[str] = []
+    for case in cases:
+        try:
+            done = invoke(case.argv, case.env)
+            wrong = problem_with(done, case)
+            end = f"code {done.code}: {done.err[-600:]}"
+        except Exception as error:
+            wrong, end = "an exception", f"{type(error).__name__}: {error}"
+        if not wrong and leftovers is not None and any(leftovers.iterdir()):
+            wrong = f"left behind: {sorted(path.name for path in leftovers.iterdir())}"
+        if wrong:
+            typed = " ".join(
+                word if len(word) < 60 else f"{word[:50]}... ({len(word)})" for word in map(ascii, case.argv)
+            )
+            found.append(f"muster {typed} {dict(case.env or {})!a:.300}: {wrong}\n  {end}")
+    return found
