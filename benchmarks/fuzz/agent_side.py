@@ -40,7 +40,9 @@ class FuzzedAgent:
         self.near.setblocking(False)
         self.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         self.agent = Agent(
-            Pipes(self.far.fileno(), self.far.fileno()), {"job": "fuzz", "scheduler": "slurm", "orphaned": ""}, 1024
+            Pipes(self.far.fileno(), self.far.fileno()),
+            {"job": "fuzz", "scheduler": "slurm", "orphaned": "", "attach": ()},
+            1024,
         )
         self.agent.session.begin(b"", b"{}\n")
         self.spawner: Spawner | None = None

@@ -114,17 +114,19 @@ class LocalRanks:
         if self.spawner is not None:  # the host is prepared again
             self.selector.unregister(self.spawner.socket)
             self.spawner.end()
+            self.spawner = None
         for descriptor in self._call:
             os.close(descriptor)
         self._call = []
-        self.spawner = Spawner()
+        spawner = Spawner()
         binding = binds_threads(env)
         if message["preload"] and not binding:
+            spawner.start_zygote(target, env)
             self._prepare_request = request
-            self.spawner.start_zygote(target, env)
         else:
-            self.spawner.start_plain(target, env)
-        self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
+            spawner.start_plain(target, env)
+        self.spawner = spawner  # now that it runs
+        self.selector.register(spawner.socket, selectors.EVENT_READ, self._on_spawner)
         if self._prepare_request is not None:
             return None
         return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
