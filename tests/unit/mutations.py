@@ -16,7 +16,7 @@ ESCAPES = "\x1b]52;c;AAAA\x07\x1b[2J\r\nfake line\udcff\0"
 JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1 << 40, -(1 << 63), 10**400, 0.5, -1e300, float("nan"), float("inf")),
     *("", "x", ESCAPES, "é" * 5000, "../../../etc/passwd", "running", "ended", "1e9999", "-oProxyCommand=x"),
-    *([], {}, [[]], [None], {"": {}}, [1, "a", {}], {"0": 1}, {"a": [{}]}),
+    *json.loads('[[], {}, [[]], [null], {"": {}}, [1, "a", {}], {"0": 1}, {"a": [{}]}]'),
 )
 
 
@@ -30,13 +30,15 @@ def changed(rng: Random, data: Any) -> Any:
         if not found:
             return copy.deepcopy(rng.choice(JUNK))
         at = rng.choice(found)
-        key = rng.choice([*at] if type(at) is dict else [*range(len(at))])
+        is_list = type(at) is list
+        keys: list[Any] = [*range(len(at))] if is_list else [*at]
+        key = rng.choice(keys)
         match rng.randrange(6):
             case 0:
                 del at[key]
             case 1:
                 at[key] = [at[key]]
-            case 2 if type(at) is list:
+            case 2 if is_list:
                 at.extend(at[:50])
             case _:
                 at[key] = copy.deepcopy(rng.choice(JUNK))
