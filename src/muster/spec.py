@@ -299,6 +299,7 @@ _TEXTS = {
     "name": (_ANY, ""),
     "notice": (_ANY, ""),
     "role": (_ANY, ""),
+    "engine": (_ANY, ""),
     "controller": (r"|(?!-)[^\s/]{1,255}", "`--controller gpu01`"),
     "python": (r"(?!-)[^\n\r\x1b]{1,4096}", "`--python /opt/venv/bin/python`"),
     "image": (r"(?!-)[^\s\x1b]{1,4096}", "`--image pytorch/pytorch`"),

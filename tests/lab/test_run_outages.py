@@ -165,13 +165,13 @@ def test_a_host_whose_network_was_cut_is_back_and_nothing_was_lost(outage: Outag
     peak = int(re.findall(r"VmHWM:\s+(\d+)", Path(f"/proc/{agent}/status").read_text())[0]) // 1024
     assert peak < 120, "what the ranks print waits in their pipes"
     done = outage.finish()
-    told = re.search(
+    found = re.search(
         r"^muster: h3 has been silent for (\d\.\d) s\nmuster: h3 is back after (\S+) s, nothing was lost$",
         done.err,
         re.MULTILINE,
     )
-    assert told, done.err
-    assert float(told[1]) < seconds
+    assert found, done.err
+    assert float(found[1]) < seconds
 
 
 def test_a_controller_that_was_stopped_continues_its_job(outage: Outage) -> None:

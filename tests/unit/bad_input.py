@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import os
 import re
@@ -53,6 +54,13 @@ class Done:
 
 
 def _started(*args: Any, **settings: Any) -> NoReturn:
+    if len(args) > 1 and isinstance(args[1], list) and str(args[1][0]).endswith("qstat"):
+        raise FileNotFoundError(2, "No such file or directory", args[1][0])  # only asked, nothing starts by it
+    raise Started
+
+
+def _never_awaited(coroutine: Any, **settings: Any) -> NoReturn:
+    coroutine.close()
     raise Started
 
 
@@ -61,6 +69,7 @@ def nothing_starts() -> Generator[None]:
     """Raise Started instead of starting a process or connecting."""
     with (
         patch.object(subprocess.Popen, "__init__", _started),
+        patch.object(asyncio, "run", _never_awaited),
         patch.object(os, "fork", _started),
         patch.object(os, "execv", _started),
         patch.object(os, "execve", _started),

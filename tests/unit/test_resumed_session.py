@@ -388,11 +388,11 @@ def test_what_listens_on_the_agents_socket_cannot_speak_as_the_bridge():
     with pair() as both:
         near, far = socket.socketpair()
         with near, far:
-            told: list[bool] = []
-            resuming = Resuming(both.lines, Cable(near), on_bridge=lambda message: not told.append(message["found"]))
+            seen: list[bool] = []
+            resuming = Resuming(both.lines, Cable(near), on_bridge=lambda message: not seen.append(message["found"]))
             assert resuming.on_data(b'{"t":"bridge","place":"p","found":true}\n')
             assert not resuming.on_data(b'{"t":"bridge","place":"p","found":false}\n')
-            assert told == [True]
+            assert seen == [True]
 
 
 def test_a_host_that_sends_a_line_without_end_is_lost_before_it_fills_the_memory():

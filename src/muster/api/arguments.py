@@ -42,8 +42,10 @@ class Parser(argparse.ArgumentParser):
     def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
         """Refuse what no option means: an empty value, most often a variable that is not set, or a NUL."""
         known = action.option_strings and action.help != argparse.SUPPRESS  # torchrun's need not be complete
+        if action.option_strings and arg_strings == ["--"]:  # argparse would drop it and return a list
+            raise argparse.ArgumentError(action, "needs a value, got `--`")
         for text in arg_strings:
-            if known and not text.strip() and not self.taking_options & set(action.option_strings):
+            if known and not text.strip() and action.metavar != "ARGS":
                 raise argparse.ArgumentError(action, "must not be empty")
             if "\0" in text:
                 raise argparse.ArgumentError(action, "must not contain a NUL character")

@@ -95,7 +95,7 @@ def check_timeout(timeout: object) -> None:
     if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
         raise UsageError(f"timeout must be a number of seconds, got {timeout!r}", hint=hint)
     if timeout is not None and not 0 < timeout <= LONGEST:
-        bound = "above 0" if timeout <= LONGEST else f"at most {LONGEST:.0f} s"
+        bound = f"at most {LONGEST:.0f} s" if timeout > LONGEST else "above 0"
         raise UsageError(f"timeout must be {bound}, got {timeout}", hint=hint)
 
 

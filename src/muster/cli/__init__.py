@@ -164,10 +164,10 @@ def _unknown(name: str, rest: list[str]) -> int:
     near = nearest(name, names, COMMAND_MEANINGS) or next(iter(get_close_matches(name, COMMANDS, 1)), "")
     if name in ("torchrun", "python", "python3"):
         hint = f"did you mean `{shlex.join(['muster', 'run', name, *rest])}`?"
+    elif name.endswith(".py"):
+        hint = f"run a script with `{shlex.join(['muster', 'run', name, *rest])}`"
     elif near:
         hint = f"did you mean `muster {near}`?"
-    elif name.endswith(".py"):
-        hint = f"run a script with `muster run {name}`"
     else:
         hint = "`muster --help` lists the commands"
     what = "option" if name.startswith("-") else "command"

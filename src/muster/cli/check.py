@@ -26,6 +26,7 @@ from muster.api.run_options import (
 from muster.check.cluster_facts import Cluster
 from muster.check.finding import Finding, worst_first
 from muster.controller.source_code import find_script
+from muster.errors import UsageError
 from muster.job import make_job_folder
 from muster.output.escapes import clean_for
 from muster.plan import labels
@@ -88,6 +89,8 @@ def main(argv: list[str]) -> int:
     begin = time.monotonic()
     options = parse_options(parser(), argv, "check")
     command: list[str] = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if command and not command[0]:
+        raise UsageError("the name of the script is empty", hint="check the variable that should contain it")
     spec = spec_of(options, command, check=False)
     if command:
         script = find_script(spec)

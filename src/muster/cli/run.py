@@ -88,7 +88,7 @@ def main(argv: list[str]) -> int:
             hint="for example `muster run train.py --lr 0.1`; `muster run --help` shows more",
         )
     refuse(options)
-    _check_controller(options)
+    check_controller(options)
     spec = spec_of(options, command)
     engine = asking_for_allocation(options)
     if engine is not None:
@@ -158,7 +158,7 @@ def print_plan(prepared: Prepared) -> int:
     return 0
 
 
-def _check_controller(options: argparse.Namespace) -> None:
+def check_controller(options: argparse.Namespace) -> None:
     """Raise UsageError for a --controller that has no effect."""
     if getattr(options, "controller", "") and not options.detach:
         raise UsageError("--controller works only with --detach", hint="add --detach, or leave --controller out")

@@ -52,6 +52,9 @@ def read_command(parser: Parser, options: argparse.Namespace, typed: Sequence[st
             command = _python(options, command[1:])
         else:
             break
+    if command and not command[0]:
+        what = "module" if options.module else "script"
+        raise UsageError(f"the name of the {what} is empty", hint="check the variable that should contain it")
     if command and not options.module and not hasattr(options, "no_python"):
         refuse_program(command, typed)
     return command

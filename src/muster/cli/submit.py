@@ -239,6 +239,7 @@ def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Sche
         raise UsageError("no script to run", hint="for example `muster submit --slurm --nodes 2 train.py --lr 0.1`")
     # Detect a missing script or an invalid option now, not after hours in the queue.
     refuse(run_options)
+    run.check_controller(run_options)
     check_env_files(run_options)
     _check_nnodes(getattr(run_options, "nnodes", None), options)
     spec = spec_of(run_options, script)

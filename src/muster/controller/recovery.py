@@ -216,7 +216,7 @@ class Recovery(AttemptRunner):
         give_up, repaired = now + WAIT_FOR_RETURN, now + REPAIR_LIMIT
         self._status.phase = "preparing"
         self.roster.repair()
-        is_told = False
+        is_reported = False
         while True:
             found = self.roster.next()
             repairing = self.roster.returns.repairing
@@ -230,11 +230,11 @@ class Recovery(AttemptRunner):
             else:
                 if not self.roster.away or time.monotonic() >= give_up:
                     return None
-                if not is_told:
+                if not is_reported:
                     wait = f"{WAIT_FOR_RETURN / 60:g} min"
                     away = names(self.roster.away)
                     self._screen.warning(f"waiting up to {wait} for {away} to return (no spare left)")
-                is_told = True
+                is_reported = True
                 await self._wait(give_up, f"waiting for {names(self.roster.away)} to return")
 
     def _is_current(self, plan: Plan) -> bool:

@@ -109,9 +109,13 @@ def _with_interface(placement: Placement, interface: str | None, user_env: Mappi
 
 
 def _port_taken(host: str, port: int, answer: Port) -> HostError:
+    why = printable(answer["problem"]).lower()
+    if "permission" in why:
+        hint = "use a port above 1023, or omit --master-port, and Muster finds a free port"
+        return HostError(host, f"not allowed to listen on port {port} ({why})", hint=hint)
     owner = f" by {printable(answer['owner'])}" if answer["owner"] else ""
     return HostError(
         host,
-        f"port {port} is already in use{owner} ({printable(answer['problem']).lower()})",
+        f"port {port} is already in use{owner} ({why})",
         hint="omit --master-port, and Muster finds a free port",
     )

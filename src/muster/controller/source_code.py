@@ -45,8 +45,6 @@ def find_script(spec: RunSpec) -> Script | None:
 
 
 def _check_script(spec: RunSpec, path: Path) -> None:
-    if not spec.target:
-        raise UsageError("the name of the script is empty", hint="check the variable that should contain it")
     try:
         mode = path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):

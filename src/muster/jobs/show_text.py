@@ -249,7 +249,7 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
         for attempt in state.attempts
         if attempt.lost_at is not None and (attempt.number, attempt.lost_to) not in known
     ]
-    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_told(change, state)]
+    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_listed(change, state)]
     if state.phase == "ended":
         stopped = "requeued" if state.stopped_by == REQUEUE else f"stopped by {one_line(state.stopped_by)}"
         how = stopped if state.stopped_by else f"ended, exit code {state.exit_code}"
@@ -261,7 +261,7 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
     return [f"  {moment(event.time)}  {event.text}" for event in shown]
 
 
-def _is_told(change: HostChangeState, state: JobState) -> bool:
+def _is_listed(change: HostChangeState, state: JobState) -> bool:
     """Whether the end of an attempt reports the loss of this host."""
     said = [failure.sentence for failure in state.failures] + [attempt.lost_to for attempt in state.attempts]
     return (

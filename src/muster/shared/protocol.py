@@ -172,7 +172,7 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def _one_of(words: list[int] | list[str]) -> Check:
+def _one_of(words: list[int | str]) -> Check:
     return lambda value: value in words
 
 

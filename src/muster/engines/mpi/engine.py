@@ -28,6 +28,7 @@ from muster.errors import MusterError, UsageError
 from muster.hosts import Host
 from muster.plan import Plan, labels
 from muster.spec import RunSpec
+from muster.text import cut
 
 if TYPE_CHECKING:
     import argparse
@@ -88,9 +89,12 @@ class MpiEngine(Engine):
             found = sign.search(text)
             if found:
                 return MusterError(message.format(*found.groups()), hint=hint.format(*found.groups()))
-        said = next((line.strip() for line in text.splitlines() if re.search(r"\w", line)), f"exit code {code}")
         mpirun = command.argv[0]
-        return MusterError(f"{mpirun} did not start the ranks: {said}", hint=f"try `{mpirun} -np 1 true`")
+        said = _first_sentence(text) or f"exit code {code}"
+        return MusterError(
+            f"{mpirun} did not start the ranks: {said}",
+            hint=f"check --mpi-args if given, and try `{mpirun} -np 1 true`",
+        )
 
     def is_final(self, line: str) -> bool:
         """Whether ssh has failed for a host, for which hydra would keep waiting."""
@@ -172,6 +176,14 @@ def _arguments(
 
 
 _FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")
+
+
+def _first_sentence(text: str) -> str:
+    """The first paragraph of Open MPI's box, whose lines are wrapped, with the next one if it ends with a colon."""
+    paragraphs = [" ".join(part.split()) for part in re.split(r"\n\s*\n|^\W+$", text, flags=re.MULTILINE)]
+    first, second, *_ = [*(part for part in paragraphs if re.search(r"\w", part)), "", ""]
+    return cut(f"{first} {second}" if first.endswith(":") else first, 400)
+
 
 _FAILURES = (
     (

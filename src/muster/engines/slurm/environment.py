@@ -39,7 +39,7 @@ def in_slurm_allocation(env: Mapping[str, str]) -> bool:
 def in_step(env: Mapping[str, str]) -> bool:
     """Whether this is the environment of an srun task, as opposed to a salloc shell or a batch script."""
     step = env.get("SLURM_STEP_ID", "")
-    return step.isascii() and step.isdigit() and int(step) < _FIRST_SPECIAL_STEP
+    return step.isascii() and step.isdigit() and len(step) <= 18 and int(step) < _FIRST_SPECIAL_STEP
 
 
 def read_slurm(env: Mapping[str, str]) -> Allocation:
@@ -106,7 +106,7 @@ def _refuse_many_tasks(env: Mapping[str, str], job: str) -> None:
 
 def _group_count(env: Mapping[str, str]) -> int:
     text = env.get("SLURM_HET_SIZE", "0")
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
         raise UsageError(f"SLURM_HET_SIZE={text} is not a number", hint=_BROKEN_HINT)
     return int(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -57,7 +58,7 @@ def read_requeue(env: Mapping[str, str]) -> SlurmRequeue | None:
         title=f"Slurm job {job}",
         limit=limit,
         warning=warning,
-        count=int(restarts) if restarts.isdigit() else 0,
+        count=int(restarts) if re.fullmatch("[0-9]{1,9}", restarts) else 0,
         cluster="".join(char for char in env.get("SLURM_CLUSTER_NAME", "") if char.isalnum() or char in "_-"),
         number=number,
     )
