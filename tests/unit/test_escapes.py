@@ -71,6 +71,8 @@ def test_no_mixture_of_sequences_leaves_one_that_a_terminal_obeys() -> None:
 
 def test_a_long_line_of_unfinished_sequences_takes_no_longer_than_others() -> None:
     assert for_terminal("\x1b]" * 200_000) == ""
+    assert for_terminal("\x9d" * 200_000) == ""
+    assert TerminalStream().feed(("\x90" * 200_000).encode()) == b""
     assert len(for_terminal("\x1b[1" * 200_000)) == 200_000
 
 

@@ -8,9 +8,12 @@ from typing import TextIO
 
 from muster.output.lines import as_bytes
 
+_STRING = r"(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9b-\x9f]*"
+"""OSC and DCS up to their end: titles, the clipboard. None contains the start of another, or many would cost n²."""
+
 ESCAPE = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]"  # CSI: colors, cursor moves, erasing
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c)"  # OSC and DCS: titles, the clipboard
+    rf"|{_STRING}(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]*[0-~]"
 )
 """An escape sequence, whole."""
@@ -22,9 +25,7 @@ _CONTROL = re.compile(rf"{_STYLE.pattern}|{ESCAPE.pattern}|[\x00-\x08\x0b-\x1f\x
 _MOVE = re.compile(r"\x1b\[(?:[0-9]*A|[JK])")
 """A sequence with which Muster itself draws progress bars: up, and erase what follows."""
 
-_INCOMPLETE = re.compile(
-    r"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]*\x1b?|\x1b[ -/]*)\Z"
-)
+_INCOMPLETE = re.compile(rf"(?:(?:\x1b\[|\x9b)[0-?]*[ -/]*|{_STRING}\x1b?|\x1b[ -/]*)\Z")
 """A sequence at the end of a text that may continue."""
 
 _HELD_BACK = 4096
