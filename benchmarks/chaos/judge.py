@@ -75,8 +75,10 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
             return Cause(codes=frozenset({137}), begin=begin, end=noticed, rank=fault.rank)
         case "kill", "zygote":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed, host=fault.place)
-        case "kill", "agent":  # mpirun ends all agents when one dies, so that nobody knows which was the first
-            return replace(lost, begin=begin, host=None if plan.engine == "mpi" else fault.place)
+        case "kill", "agent" if plan.engine == "mpi":  # mpirun then ends all agents, with SIGTERM to their ranks
+            return replace(lost, begin=begin, host=None, codes=frozenset({125, 143}))
+        case "kill", "agent":
+            return replace(lost, begin=begin)
         case "kill", "srun":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE)
         case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import re
@@ -101,9 +100,9 @@ def _for_the_user(error: Exception) -> MusterError:
     return MusterError(internal_error(error))
 
 
-def _drop_output() -> None:
-    """Discard what stdout still holds, which Python would try to write at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _drop_output(descriptor: int = 1) -> None:
+    """Discard what stdout or stderr still holds, which Python would try to write at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 def _print_anything() -> None:
@@ -192,6 +191,8 @@ def print_error(error: MusterError) -> None:
     if wants_color(sys.stderr.isatty()):
         hint = f"\n\n{painted('hint:', ADVICE)} {advice}" if advice else ""
         text = f"{painted('error:', FAILURE)} {message}{hint}\n"
-    with contextlib.suppress(OSError):  # a full disk or a closed pipe must not change the exit code
+    try:
         sys.stderr.write(text)
         sys.stderr.flush()
+    except OSError:  # a full disk or a closed pipe must not change the exit code
+        _drop_output(2)
