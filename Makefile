@@ -3,9 +3,6 @@ BIN := .venv/bin
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 
-# Most tests wait for hosts, processes and timeouts, so three share a core. tests/conftest.py says which belong together.
-PYTEST := $(BIN)/python -m pytest -n 6 --dist loadgroup --no-loadscope-reorder
-
 .PHONY: help demo test tests unit check docs bench setup clean
 
 help: ## Print this list
@@ -19,7 +16,7 @@ test: setup ## The static checks, the documentation and every test, side by side
 	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
 
 tests: setup ## Every test, without the static checks and the documentation
-	$(PYTEST)
+	$(BIN)/python -m pytest -n 6 # most tests wait, so three share a core; tests/conftest.py distributes them
 
 unit: setup ## Only the tests of pure functions, in seconds
 	$(BIN)/python -m pytest -n 2 tests/unit

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import zlib
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from xdist.scheduler import LoadScopeScheduling
 
 pytest.register_assert_rewrite("engine_promises", "recipes")  # checks that several files of tests share
 
@@ -46,22 +48,34 @@ LONGEST = (
 )
 """Files whose tests are started first, so that none of them is what the other workers wait for at the end."""
 
-ALONE = {"test_conformance.py": 8, "test_documents.py": 6}
+APART = {"test_conformance.py": 8, "test_documents.py": 6}
 """Files whose tests share nothing, and into how many parts they are divided among workers."""
-
 
 LIMIT = 120
 """Seconds that a test may take on an idle machine, unless it says otherwise."""
 
 
+class ByFile(LoadScopeScheduling):
+    """Gives all tests of a file to one worker, because they share virtual hosts."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        path = nodeid.partition("::")[0]
+        return f"{path} {zlib.crc32(nodeid.encode()) % APART.get(path.rpartition('/')[2], 1)}"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | None:
+    """How `-n` without `--dist` distributes tests: by file, in the order in which they were collected."""
+    if config.option.dist != "load":
+        return None
+    config.option.loadscopereorder = False
+    return ByFile(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests of a file share virtual hosts, so one worker runs all of them (`--dist loadgroup`)."""
-    for item in items:
-        name = item.path.name
-        part = zlib.crc32(item.name.encode()) % ALONE.get(name, 1)
-        item.add_marker(pytest.mark.xdist_group(f"{name}-{part}"))
-        # The limit ends a test that hangs; three tests share a core, and other programs may be busy beside them.
-        limit = item.get_closest_marker("timeout")
-        item.add_marker(pytest.mark.timeout(3 * (limit.args[0] if limit else LIMIT)), append=False)
+    """The longest files first, unit tests last; and more time for tests that share a core with others."""
     order = {name: number for number, name in enumerate(LONGEST)}
     items.sort(key=lambda item: (order.get(item.path.name, len(order)), "lab" not in item.path.parts))
+    for item in items:
+        limit = item.get_closest_marker("timeout")
+        item.add_marker(pytest.mark.timeout(3 * (limit.args[0] if limit else LIMIT)), append=False)

@@ -116,8 +116,9 @@ def lane(folder: Path, seeds: Seeds, tally: Tally, lock: threading.Lock) -> None
 def report(plan: Plan, seen: Observation | None, problems: list[str], seconds: float, folders: list[str]) -> None:
     """Print one round."""
     code = "-" if seen is None else seen.code
+    hits = "" if seen is None else f", {sum(one is not None for one in seen.struck)} of {len(seen.struck)} faults hit"
     print(
-        f"{'VIOLATION' if problems else 'ok'} --seed {plan.seed}: {plan}; exit code {code} ({seconds:.1f} s)",
+        f"{'VIOLATION' if problems else 'ok'} --seed {plan.seed}: {plan}; exit code {code}{hits} ({seconds:.1f} s)",
         flush=True,
     )
     for problem in problems:

@@ -29,7 +29,7 @@ class Cause:
     begin: float
     """The earliest moment at which it can end the job."""
     end: float
-    """The latest moment."""
+    """The latest moment; infinity if it may come too late for the job."""
     rank: int | None = None
     host: int | None = None
     verdict: bool = True
@@ -75,8 +75,10 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
             return Cause(codes=frozenset({137}), begin=begin, end=noticed, rank=fault.rank)
         case "kill", "zygote":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed, host=fault.place)
-        case "kill", "agent":  # mpirun ends all agents when one dies, so that nobody knows which was the first
-            return replace(lost, begin=begin, host=None if plan.engine == "mpi" else fault.place)
+        case "kill", "agent" if plan.engine == "mpi":  # mpirun then ends all agents, with SIGTERM to their ranks
+            return replace(lost, begin=begin, host=None, codes=frozenset({125, 143}))
+        case "kill", "agent":
+            return replace(lost, begin=begin)
         case "kill", "srun":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE)
         case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit
@@ -120,7 +122,7 @@ def _ends(plan: Plan, seen: Observation) -> Iterator[str]:
     possible = [cause for cause in possible if cause.begin <= first]
     complete = all(seen.finished)
     last = max((said[-1] for said in seen.said if said), default=0.0)
-    may_succeed = not possible or (complete and last <= min(cause.begin for cause in possible) + BUSY)
+    may_succeed = all(cause.end == float("inf") or last <= cause.begin for cause in possible)
     if seen.code == 0:
         if not may_succeed:
             yield f"exit code 0, but it should be {_codes(possible)}"

@@ -179,9 +179,15 @@ def _fault(chance: Random, plan: Plan) -> Fault:
 
 
 def _clash(one: Fault, other: Fault) -> bool:
-    """Whether two faults are not planned together: two of one host's hardware, or agent and zygote killed at once."""
+    """Whether two faults are not planned together.
+
+    These are two of one host's hardware, two stops of one process, which do not nest, and agent and zygote killed at
+    once, which Muster does not promise to survive.
+    """
     if one.place != other.place:
         return False
+    if one.kind == other.kind == "stop" and one.target == other.target:
+        return True
     if one.target == other.target == "host":
         return True
     if "host" in (one.target, other.target) and "slurmd" in (one.target, other.target):

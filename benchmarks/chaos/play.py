@@ -14,7 +14,9 @@ from benchmarks.chaos.plan import Fault, Plan
 from benchmarks.chaos.scene import POLL, Running, Scene
 from benchmarks.chaos.warm_host import parent
 from benchmarks.experiment import Failed
+from benchmarks.recovery.faults import FILL_ATTEMPTS
 from muster.errors import LabError
+from muster.lab import Lab
 
 LOOK = 0.4
 """Seconds between two looks at all processes, which are expensive."""
@@ -155,7 +157,7 @@ def strike_host(fault: Fault, handles: Handles) -> Callable[[], None]:
         "loss": lambda: lab.loss(host, LOSS_PERCENT),
         "power": lambda: lab.power_off(host),
         "freeze": lambda: lab.freeze(host),
-        "disk": lambda: lab.fill_disk(host),
+        "disk": lambda: _fill_disk(lab, host),
         "memory": lambda: lab.limit_memory(host, MEMORY),
     }
     try:
@@ -163,6 +165,16 @@ def strike_host(fault: Fault, handles: Handles) -> Callable[[], None]:
     except LabError as error:
         raise LookupError(error.message) from error
     return lambda: lab.thaw(host) if fault.kind == "freeze" else lab.heal(host)
+
+
+def _fill_disk(lab: Lab, host: str) -> None:
+    """Fill the disk of a host while ranks write to it, which may need several attempts."""
+    for _ in range(FILL_ATTEMPTS - 1):
+        try:
+            return lab.fill_disk(host)
+        except LabError:
+            pass
+    return lab.fill_disk(host)
 
 
 def wait_until_gone(scene: Scene, spared: set[int], until: float) -> float | None:

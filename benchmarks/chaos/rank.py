@@ -52,8 +52,8 @@ while left > 0:
     os.write(1, f"line {number}\n".encode())
     os.write(log, f"{number} {time.time()}\n".encode())
     if "scratch" in flags:
-        with open(f"/tmp/scratch-{rank}", "wb") as file:
-            file.write(os.urandom(1 << 16))
+        with open(f"/tmp/scratch-{rank}", "ab") as file:
+            file.write(bytes(1 << 12))
     if rank == hungry and number <= MEALS:
         eaten.append(b"x" * MEAL)
     if rank == failing and number == after:

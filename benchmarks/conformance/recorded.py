@@ -13,8 +13,10 @@ import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.metadata import distribution, version
 from pathlib import Path
+from typing import Any
 
 from benchmarks.conformance.launchers import Outcome, under_torchrun
 from benchmarks.conformance.programs import Program
@@ -30,7 +32,7 @@ LIVE = {
     "stdio_big_output",  # 12 MB
 }
 """Programs without a record: every run of the tests starts them under torchrun too."""
-_TORCH = str(Path(distribution("torch").locate_file("")))
+_TORCH = str(distribution("torch").locate_file(""))
 _HARNESS = [Path(__file__).with_name(name) for name in ("launchers.py", "programs.py", "reading.py")]
 
 
@@ -42,8 +44,9 @@ def recorded(program: Program) -> Outcome | None:
         return None
     if record["of"] != _of(program):
         return None
-    outcome = record["outcome"]
-    return Outcome(**{**outcome, "left": tuple(outcome["left"])})
+    outcome: dict[str, Any] = record["outcome"]
+    outcome["left"] = tuple(outcome["left"])
+    return Outcome(**outcome)
 
 
 def has_record(program: Program) -> bool:
@@ -56,10 +59,10 @@ def record(programs: Iterable[Program], jobs: int) -> list[str]:
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = [program for program in programs if has_record(program) and not program.missing]
     with tempfile.TemporaryDirectory(prefix="conformance-") as folder, ThreadPoolExecutor(jobs) as pool:
-        return [name for name in pool.map(lambda program: _record(program, Path(folder)), wanted) if name]
+        return [name for name in pool.map(partial(_record, Path(folder)), wanted) if name]
 
 
-def _record(program: Program, folder: Path) -> str:
+def _record(folder: Path, program: Program) -> str:
     outcome = dataclasses.replace(under_torchrun(program, folder / program.name), said="")
     path, before = FOLDER / f"{program.name}.json", recorded(program)
     text = json.dumps({"of": _of(program), "outcome": dataclasses.asdict(outcome)}, indent=1, ensure_ascii=False)

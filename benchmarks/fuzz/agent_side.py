@@ -40,7 +40,9 @@ class FuzzedAgent:
         self.near.setblocking(False)
         self.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         self.agent = Agent(
-            Pipes(self.far.fileno(), self.far.fileno()), {"job": "fuzz", "scheduler": "slurm", "orphaned": ""}, 1024
+            Pipes(self.far.fileno(), self.far.fileno()),
+            {"job": "fuzz", "scheduler": "slurm", "orphaned": "", "attach": ()},
+            1024,
         )
         self.agent.session.begin(b"", b"{}\n")
         self.spawner: Spawner | None = None
@@ -142,15 +144,16 @@ def fuzz_agent(folder: Path, lines: int, seed: int) -> Tally:
         env = {**os.environ, "HOME": str(folder), "XDG_STATE_HOME": str(folder), "TMPDIR": str(folder)}
         argv = ["unshare", "--pid", "--fork", "--kill-child"] if os.geteuid() == 0 else []
         argv += [sys.executable, "-m", __name__, str(count), str(seed * 1_000_003 + number)]
+        said = b""
+        fed, lost, uncaught, examples = count, 0, dict[str, int](), dict[str, str]()
         try:
             done = subprocess.run(argv, env=env, capture_output=True, timeout=_LIMIT)
+            said = done.stderr
             fed, lost, uncaught, examples = json.loads(done.stdout.splitlines()[-1])
         except subprocess.TimeoutExpired:
             tally.note("an agent hangs", argv)
-            fed, lost, uncaught, examples = count, 0, {}, {}
         except (ValueError, IndexError):
-            tally.note("an agent died", f"{argv}\n{done.stderr.decode(errors='replace')[-2000:]}")
-            fed, lost, uncaught, examples = count, 0, {}, {}
+            tally.note("an agent died", f"{argv}\n{said.decode(errors='replace')[-2000:]}")
         tally.lines += fed
         tally.lost += lost
         tally.uncaught.update(uncaught)

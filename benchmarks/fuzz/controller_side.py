@@ -199,7 +199,8 @@ class FuzzedJob:
         monitor.write_stacks(found)
         finding = judge(ranks)
         if finding is not None:
-            sentence(finding, ranks), detail(finding, ranks)
+            sentence(finding, ranks)
+            detail(finding, ranks)
         waits, busy = working(ranks)
         if waits and busy:
             still_working(waits, [ranks[rank] for rank in busy])

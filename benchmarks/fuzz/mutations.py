@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 _NUMBERS: Sequence[Any] = (
     *(0, 1, -1, 2, 3, 7, 63, 64, 255, 256, -9, -15, -64, -65, -1000, 99999, 2**31, -(2**31), 2**53, 2**62, -(2**62)),
@@ -37,7 +37,11 @@ _KEYS = ("t", "re", "do", "id", "rank", "ranks", "time", "text", "stream", "name
 
 def _places(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     """The paths to all values in a message."""
-    children: Any = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    children: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, dict):
+        children = cast("dict[Any, Any]", value).items()
+    elif isinstance(value, list):
+        children = enumerate(cast("list[Any]", value))
     for key, child in children:
         yield (*place, key)
         yield from _places(child, (*place, key))

@@ -24,17 +24,16 @@ def up() -> dict[str, Any]:
 def event_samples(ranks: list[int], random: Random) -> list[dict[str, Any]]:
     """Every event, about one of these ranks."""
     rank = random.choice(ranks)
-    events = [{**fields, "t": kind} for kind, fields in messages.EVENTS.items() if kind != "up"]
+    events: list[dict[str, Any]] = [{**fields, "t": kind} for kind, fields in messages.EVENTS.items() if kind != "up"]
     events += [{**messages.REPORTS[kind], "t": kind, "time": 1.0} for kind in PASSED_ON]
     found: list[dict[str, Any]] = []
     for event in events:
-        if "rank" in event or event["t"] in PASSED_ON:
-            event = {**event, "rank": rank}
-        if isinstance(event.get("ranks"), dict):
-            event = {**event, "ranks": {str(rank): event["ranks"]["0"]}}
+        about: dict[str, Any] = {"rank": rank} if "rank" in event or event["t"] in PASSED_ON else {}
+        if event["t"] == "gauges":
+            about["ranks"] = {str(rank): event["ranks"]["0"]}
         elif "ranks" in event:
-            event = {**event, "ranks": [rank]}
-        found.append(event)
+            about["ranks"] = [rank]
+        found.append({**event, **about})
     return found
 
 

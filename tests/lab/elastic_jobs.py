@@ -37,21 +37,25 @@ class Site:
     def __init__(self, lab: Lab, shared: Path) -> None:
         self.lab = lab
         self.shared = shared
+        self.jobs: list[Running] = []
         (shared / "survive.py").write_text(SCRIPT)
 
     def run(self, *options: str, attempts: int = 1) -> Running:
         """Start a job whose ranks run until this many attempts have been lost."""
-        return Running(self.lab, self.shared, *options, "survive.py", str(attempts))
+        self.jobs.append(Running(self.lab, self.shared, *options, "survive.py", str(attempts)))
+        return self.jobs[-1]
 
     def heal(self) -> None:
-        """Bring every host back after a test, and check that nothing of it is left."""
+        """Bring every host back after a test, and check that nothing of it is left but jobs of a test that failed."""
         for status in self.lab.status():
             if status.state == "frozen":
                 self.lab.thaw(status.name)
             if status.state == "off":
                 self.lab.reboot(status.name)
             self.lab.heal(status.name)
-        wait_until("nothing is left", lambda: not alive(self.lab, self.lab.names), 20)
+        for job in self.jobs:
+            job.end()
+        wait_until("nothing is left", lambda: not alive(self.lab, self.lab.names))
 
 
 class Running(HostJob):

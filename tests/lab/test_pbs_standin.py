@@ -39,7 +39,7 @@ time.sleep(60)
 
 @pytest.fixture(scope="module")
 def site(cluster: Lab, shared: Path) -> Iterator[PbsSite]:
-    with PbsSite(cluster, shared, kill_delay=KILL_DELAY) as site:
+    with PbsSite(cluster, shared, kill_delay=KILL_DELAY, vnodes={"h3": 2}) as site:
         yield site
 
 
@@ -158,9 +158,9 @@ def test_a_task_knows_nothing_of_the_script_and_on_the_first_host_not_even_the_n
     assert (first["PBS_TASKNUM"], second["PBS_TASKNUM"]) == ("00000002", "20000001")
 
 
-def test_tasks_are_given_the_path_of_the_submit_shell_only_with_capital_v(site: PbsSite):
-    job = ended(site, "pbsdsh -- /usr/bin/env", "-V")
-    assert f"\nPATH={site.path}\n" in f"\n{job.output}"
+def test_capital_v_passes_nothing_on_in_the_newest_release_and_a_list_of_names_does(site: PbsSite):
+    env = fields(ended(site, "pbsdsh -- /usr/bin/env", "-V", LISTED="a,b"))
+    assert (env["PATH"], env["LISTED"]) == ("/bin:/usr/bin", "a,b")
 
 
 def test_a_task_has_no_shell_no_stdin_the_home_folder_and_a_private_umask(site: PbsSite):
@@ -556,6 +556,107 @@ print(in_pbs_job(os.environ), found, hosts, nodefile_lines(text))
     job = ended(site, f"{sys.executable} $PBS_O_WORKDIR/read.py", select=select, LONG="x" * 200)
     told = "[('h1', 2, 2), ('h2', 1, 1), ('h3', None, 1)] {'h1': 0, 'h2': 2, 'h3': 3}"
     assert job.output == f"True PBS job {job.id}, 3 hosts {told}\n"
+
+
+def test_of_two_values_for_a_resource_the_first_counts_and_what_was_typed_comes_before_directives(site: PbsSite):
+    script = "#PBS -l place=scatter -N first\n#PBS -l place=pack,walltime=50 -N last\n#PBS -l walltime=20\ntrue\n"
+    (site.folder / "twice.sh").write_text(script)
+    record = site.job(site.run("h1", ["qsub", "-l", "select=2", "twice.sh"]).stdout.strip()).record
+    assert [record[name] for name in ("place", "walltime", "name")] == ["scatter", 50, "last"]
+    record = site.job(site.run("h1", ["qsub", "-l", "place=free", "twice.sh"]).stdout.strip()).record
+    assert record["place"] == "free"
+
+
+def test_a_default_of_the_site_for_chunks_changes_the_lines_and_not_the_select():
+    request = read_request(["select=2:ncpus=1+1:mpiprocs=1"], {"mpiprocs": 2})
+    assert request["select"] == "2:ncpus=1+1:mpiprocs=1"
+    assert [chunk["mpiprocs"] for chunk in request["chunks"]] == [2, 2, 1]
+
+
+def test_a_job_whose_output_cannot_be_written_in_place_is_held_or_says_so(site: PbsSite):
+    job = site.qsub("h1", "echo out", "-k", "oed", "-o", str(site.folder / "none" / "a.log"), walltime=60)
+    wait_until("a held job", lambda: job.state == "H", 30, lambda: str(job.record))
+    assert (job.record["comment"], job.exit_status) == ("job held, too many failed attempts to run", -3)
+    job.qdel()
+    private = site.qsub("h1", "echo out", "-k", "oed", "-o", "/tmp/a.log", "-l", "select=1:host=h2", walltime=60)
+    assert private.wait() == 0
+    line = f"Direct write is requested for job: {private.id}, but the destination is not usecp-able from h2"
+    assert site.run("h1", ["cat", "/tmp/a.log"]).stdout.splitlines() == [line, "out"]
+
+
+def test_qstat_shows_newlines_as_they_are_vnodes_and_the_number_of_each_chunk(site: PbsSite):
+    script = "qstat -f $PBS_JOBID"
+    select = "1:ncpus=8:ngpus=2:host=h3+1:ncpus=2:host=h2"
+    first = site.qsub("h1", "sleep 60", select="1:ncpus=1:host=h2", walltime=60)
+    wait_until("the first job", lambda: first.state == "R", 30)
+    job = site.qsub("h1", script, select=select, walltime=60, env={"NOTE": "a\n    exec_vnode = (h9)"})
+    assert job.wait() == 0
+    first.qdel()
+    first.wait()
+    text = job.output.replace("\n\t", "")
+    assert "exec_host = h3/0*0+h2/1*2\n" in text
+    assert "exec_vnode = (h3[0]:ncpus=4:ngpus=2+h3[1]:ncpus=4)+(h2:ncpus=2)\n" in text
+    assert "NOTE=a\n    exec_vnode = (h9)\n" in text
+
+
+def test_qstat_s_says_why_a_job_waits(site: PbsSite):
+    job = site.qsub("h1", "true", "-l", "ncpus=16")
+    wait_until("a reason", lambda: job.record["comment"], 30)
+    assert "   Can Never Run: Insufficient amount of resource" in site.run("h1", ["qstat", "-s", job.id]).stdout
+    job.qdel()
+
+
+def test_a_server_that_is_down_or_hangs_leaves_jobs_and_tasks_alone(site: PbsSite):
+    job = site.qsub("h1", "until qstat 2> $PBS_O_WORKDIR/said; do sleep 0.05; done; pbsdsh -- hostname", walltime=60)
+    wait_until("the job", lambda: job.state == "R", 30)
+    with site.server("down"):
+        assert site.run("h1", ["qstat", job.id]).returncode == 255
+        wait = site.run("h1", ["timeout", "0.3", "qstat"])
+        assert "cannot connect to server pbssrv" in wait.stderr
+    with site.server("hung"):
+        assert site.run("h1", ["timeout", "0.3", "qstat", job.id]).returncode == 124
+    assert job.wait() == 0
+    assert job.output.splitlines()[-1] == "h1"
+
+
+def test_a_chunk_without_ranks_has_no_line(site: PbsSite):
+    job = ended(site, "cat $PBS_NODEFILE; echo end", select="1:ncpus=1:mpiprocs=0")
+    assert (job.exit_status, job.output) == (0, "end\n")
+
+
+def test_released_hosts_leave_the_nodefile_and_the_numbers_of_pbsdsh(site: PbsSite, listener: str):
+    gone = site.folder / "released"
+    script = f"""
+pbsdsh -n 1 -- {listener} {gone} & until test -s {gone}; do sleep 0.05; done
+pbs_release_nodes -j $PBS_JOBID $(hostname); echo rc=$?
+pbs_release_nodes -j $PBS_JOBID h2; echo rc=$?
+cat $PBS_NODEFILE; pbsdsh -n 1 -- hostname
+"""
+    job = ended(site, script, select="3:ncpus=1")
+    said = [line for line in job.output.splitlines() if not line.startswith(("pbsdsh", "pbs_release"))]
+    assert said == ["rc=1", "rc=0", "h1", "h3", "h3"]
+    assert heard(site.folder, "released") == ["ready"], "no SIGTERM"
+    emptied(site, "h2")
+
+
+def test_a_mom_that_dies_alone_leaves_the_tasks_and_the_next_one_runs_the_job_again(site: PbsSite, listener: str):
+    task, again = site.folder / "orphan", site.folder / "again"
+    script = f"""
+test -e {again} && exit 5; touch {again}
+pbsdsh -n 1 -- {listener} {task} & until test -s {task}; do sleep 0.05; done; wait; echo ended >> {again}; sleep 60
+"""
+    job = site.qsub("h1", script, select="2:ncpus=1", place="scatter", walltime=60)
+    wait_until("the task", lambda: task.exists() and task.read_text(), 40)
+    site.kill_mom("h1")
+    try:
+        wait_until("the end of pbsdsh", lambda: again.read_text() == "ended\n", 20, again.read_text)
+        assert (job.state, heard(site.folder, "orphan")) == ("R", ["ready"])
+        done = site.run("h2", ["qdel", job.id])
+        assert "Server could not connect to MOM" in done.stderr
+    finally:
+        site.boot("h1")
+    assert job.wait() == 5
+    emptied(site, "h1", "h2")
 
 
 # --- other sites ------------------------------------------------------------------------------------

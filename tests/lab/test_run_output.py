@@ -201,7 +201,7 @@ def test_progress_bars_of_four_ranks_are_four_lines_below_what_they_print(folder
         "    if n == 20: print('half', flush=True)\n"
         "pathlib.Path('bars-' + rank).touch()\n"
         "while len(list(pathlib.Path().glob('bars-*'))) < 4: time.sleep(0.05)\n"
-        "time.sleep(0.5)\n"
+        "time.sleep(2)\n"
         "sys.stderr.write('\\r 40/40\\n')\n"
     )
     text = on_terminal(folder, "--nproc 4", "--no-zygote", "bars.py", NO_COLOR="1")

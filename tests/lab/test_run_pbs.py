@@ -76,6 +76,25 @@ def test_the_gpus_that_pbs_gives_are_the_ranks(
     assert found == gpus, done.said
 
 
+def test_each_line_of_the_nodefile_is_a_rank_also_if_the_server_is_down(engine: PbsEngine, shared: Path) -> None:
+    state = shared / "state-of-down"
+    script = f"""
+cd {shared}; export XDG_STATE_HOME={state}; unset CUDA_VISIBLE_DEVICES
+touch {engine.site.folder}/server/down; trap 'rm {engine.site.folder}/server/down' EXIT
+{MUSTER} run --no-zygote who.py
+"""
+    job = engine.site.qsub("h1", script, select="2:ncpus=1+1:ncpus=1:mpiprocs=2:host=h2", walltime=60)
+    assert job.wait(90) == 0, job.output
+    silent = "could not determine the GPUs that PBS allocated .*qstat: cannot connect to server pbssrv"
+    assert re.search(f"muster: {silent}.*; each line of PBS_NODEFILE becomes one rank", job.output), job.output
+    assert "muster: 4 ranks on 2 hosts" in job.output
+
+
+def test_packed_chunks_are_ranks_on_one_host(engine: PbsEngine) -> None:
+    done = engine.run({}, "--no-zygote", "who.py", request=("-l", "select=3:ncpus=1"), CUDA_VISIBLE_DEVICES=None)
+    assert [env["host"] for env in environments(done)] == ["h1"] * 3, done.said
+
+
 def test_the_ranks_of_a_host_share_the_cpus_that_pbs_gave(engine: PbsEngine) -> None:
     request = ("-l", "select=1:ncpus=2:mpiprocs=2:host=h1+1:ncpus=1:mpiprocs=1:host=h2", "-l", "place=scatter")
     done = engine.run({}, "--no-zygote", "who.py", request=request)
@@ -327,6 +346,12 @@ def test_a_job_folder_that_the_hosts_do_not_share_is_enough_for_ssh(engine: PbsE
 def test_a_nodefile_that_cannot_be_used_is_refused(engine: PbsEngine, nodefile: str | None, error: str) -> None:
     done = engine.run({"h1": 1}, "train.py", PBS_NODEFILE=nodefile)
     check_refusal(done, 2, error, ".")
+
+
+def test_a_changed_nodefile_does_not_run_ranks_on_another_host(engine: PbsEngine, shared: Path) -> None:
+    (shared / "reversed").write_text("h2\nh1\n")
+    done = engine.run({"h1": 1, "h2": 1}, "--no-zygote", "who.py", PBS_NODEFILE=str(shared / "reversed"))
+    check_refusal(done, 125, "^h[12]: pbsdsh started its agent on h[12], because PBS_NODEFILE differs", "-H host1")
 
 
 def test_more_ranks_than_pbs_gave_gpus_are_refused(engine: PbsEngine) -> None:

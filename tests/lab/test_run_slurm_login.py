@@ -17,6 +17,7 @@ from engine_promises import (
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
 )
+from hostile_modules import write_hostile_modules
 from launching import MUSTER, PLAIN, Done, HostJob, run_in
 from waiting import ending, wait_until
 
@@ -39,6 +40,14 @@ OWN = ("--engine", "slurm", "--slurm-args", "-N2 -n2 --quiet", "--no-zygote", "-
 def test_an_allocation_of_ones_own_is_taken_and_given_back(engine: SlurmEngine) -> None:
     done = run_in(engine.lab, "h1", engine.folder, *OWN, "who.py")
     assert [env["host"] for env in environments(done)] == ["h1", "h2"]
+    gone(engine)
+
+
+def test_nothing_is_imported_from_the_working_directory(engine: SlurmEngine, shared: Path) -> None:
+    executed = write_hostile_modules(shared / "hostile")
+    done = run_in(engine.lab, "h1", shared / "hostile", *OWN, "scripts/own.py")
+    assert [done.lines(rank) for rank in (0, 1)] == [["from beside the script"]] * 2, done.said
+    assert not executed.exists(), executed.read_text()
     gone(engine)
 
 

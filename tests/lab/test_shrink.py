@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from elastic_jobs import Site, ended_well, hosts_of
+from waiting import patience
 
 from muster.lab import Lab
 
@@ -40,7 +41,7 @@ def test_the_job_continues_with_fewer_hosts(site: Site, host: str) -> None:
     after = job.wait_begun(1, len(left))
     assert list(hosts_of(after).values()) == left
     assert {each["world"] for each in after.values()} == {len(left)}
-    assert job.recovered(1, cut) < 7.5 + SLACK
+    assert job.recovered(1, cut) < 7.5 + patience(SLACK)
     done = job.wait()
     ended_well(done)
     assert f"muster: restart 1 of 20: 2 hosts left, world size 4 -> {len(left)} (--min-hosts 2)" in done.err

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from elastic_jobs import Site, ended_well, hosts_of, kill_on
 from launching import PLAIN, alive, run_here
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 from muster.lab import Lab
 
@@ -45,7 +45,7 @@ def test_a_spare_replaces_a_host_whose_power_was_cut(site: Site, host: str, rank
     after = job.wait_begun(1, 6)
     assert hosts_of(after) == {rank: "h5" if at == host else at for rank, at in hosts_of(before).items()}
     assert [after[rank]["group"] for rank in after] == [before[rank]["group"] for rank in after]
-    assert job.recovered(1, cut) < 7.5 + SLACK
+    assert job.recovered(1, cut) < 7.5 + patience(SLACK)
     done = job.wait()
     ended_well(done)
     assert f"muster: lost {host}: no message from it for 5 s" in done.err
@@ -58,7 +58,7 @@ def test_a_killed_agent_costs_less_than_a_second_and_its_host_is_a_spare_again(s
     job.wait_begun(0, 6)
     killed = job.kill("h3", "agent")
     assert hosts_of(job.wait_begun(1, 6))[2] == "h5"
-    assert job.recovered(1, killed) < 1.0 + SLACK
+    assert job.recovered(1, killed) < 1.0 + patience(SLACK)
     job.wait_for("muster: h3 is back and is a spare now")
     job.kill("h5", "agent")
     assert hosts_of(job.wait_begun(2, 6))[2] == "h3"

@@ -194,6 +194,18 @@ def test_a_job_goes_through_pbs_and_is_spread_over_its_hosts(pbs: PbsSite, folde
     assert (folder / f"train-{number}.pbs").is_file()
 
 
+def test_extra_lines_are_what_pbs_uses_although_the_first_of_two_wins(pbs: PbsSite, folder: Path) -> None:
+    extra = ("--extra", "-l place=pack", "--extra", "-l walltime=0:07:00", "--extra", "-N other")
+    asked = ("--nodes", "2", "--time", "5m", *extra, "--extra", "-o none/x.log", "--no-zygote")
+    done = submit_to_pbs(pbs, folder, *asked, "train.py")
+    assert done.code == 0, done.said
+    job = pbs.job(done.out.strip())
+    assert job.wait(90) == 0, job.record["comment"]
+    assert (job.record["place"], job.record["walltime"], job.record["name"]) == ("pack", 420, "other")
+    assert job.hosts == ["h1"], "it was not held for a directory that is missing, either"
+    assert (folder / f"other-{job.id.partition('.')[0]}.pbs").is_file()
+
+
 def test_sums_instead_of_chunks_go_to_pbs_as_they_are(pbs: PbsSite, folder: Path) -> None:
     extra = ("--extra", "-P ab12", "--extra", "-l ncpus=4,ngpus=2")
     done = submit_to_pbs(pbs, folder, "--time", "2h", *extra, "--no-zygote", "train.py")

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hostile_modules import write_hostile_modules
 from launching import MUSTER, PLAIN, run_here
 from waiting import wait_until
 
@@ -19,25 +20,16 @@ from muster.shared import bootstrap
 
 pytestmark = pytest.mark.lab
 
-OTHERS = ("cloudpickle", "cryptography", "muster", "muster_check", "numpy", "sitecustomize", "torch", "usercustomize")
-
 
 @pytest.fixture
 def shared_folder(tmp_path: Path) -> Path:
-    """A directory with a hostile file for each module that Muster could import, and the user's script below it."""
-    folder = tmp_path / "shared"
-    (folder / "scripts").mkdir(parents=True)
-    for name in {*sys.stdlib_module_names, *OTHERS}:
-        # posix is built in, so that this file itself imports nothing.
-        record = f"posix.open({str(tmp_path / 'executed')!r}, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND, 0o666)"
-        (folder / f"{name}.py").write_text(f"import posix\nposix.write({record}, b'{name} ')\nraise ImportError\n")
-    (folder / "scripts" / "mine.py").write_text("WORDS = 'from beside the script'\n")
-    (folder / "scripts" / "own.py").write_text("import json, mine, socket, ssl\nprint(mine.WORDS)\n")
-    return folder
+    """A directory with hostile files, and the user's script below it."""
+    write_hostile_modules(tmp_path / "shared")
+    return tmp_path / "shared"
 
 
 def assert_nothing_ran(folder: Path) -> None:
-    executed = folder.parent / "executed"
+    executed = folder.with_name("shared-executed")
     assert not executed.exists(), f"modules of the working directory ran: {executed.read_text()}"
 
 

@@ -16,25 +16,29 @@ ESCAPES = "\x1b]52;c;AAAA\x07\x1b[2J\r\nfake line\udcff\0"
 JUNK: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1 << 40, -(1 << 63), 10**400, 0.5, -1e300, float("nan"), float("inf")),
     *("", "x", ESCAPES, "é" * 5000, "../../../etc/passwd", "running", "ended", "1e9999", "-oProxyCommand=x"),
-    *([], {}, [[]], [None], {"": {}}, [1, "a", {}], {"0": 1}, {"a": [{}]}),
+    *json.loads('[[], {}, [[]], [null], {"": {}}, [1, "a", {}], {"0": 1}, {"a": [{}]}]'),
 )
 
 
 def changed(rng: Random, data: Any) -> Any:
     """A copy of some JSON with one to three values replaced, removed, repeated or put one level deeper."""
+    at: Any
+    key: Any
     data = copy.deepcopy(data)
     for _ in range(rng.randint(1, 3)):
         found = [*_containers(data)]
         if not found:
             return copy.deepcopy(rng.choice(JUNK))
         at = rng.choice(found)
-        key = rng.choice([*at] if isinstance(at, dict) else range(len(at)))
+        is_list = type(at) is list
+        keys: list[Any] = [*range(len(at))] if is_list else [*at]
+        key = rng.choice(keys)
         match rng.randrange(6):
             case 0:
                 del at[key]
             case 1:
                 at[key] = [at[key]]
-            case 2 if isinstance(at, list):
+            case 2 if is_list:
                 at.extend(at[:50])
             case _:
                 at[key] = copy.deepcopy(rng.choice(JUNK))
@@ -43,7 +47,8 @@ def changed(rng: Random, data: Any) -> Any:
 
 def _containers(data: Any) -> list[Any]:
     """Every object and list in some JSON that is not empty."""
-    inside = data.values() if isinstance(data, dict) else data if isinstance(data, list) else ()
+    is_object, is_list = type(data) is dict, type(data) is list
+    inside: list[Any] = [*data.values()] if is_object else [*data] if is_list else []
     return [*([data] if inside else []), *(found for part in inside for found in _containers(part))]
 
 

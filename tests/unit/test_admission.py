@@ -72,7 +72,7 @@ class Port:
         """Whether the real agent is still admitted."""
         token = self.connector._token
         hello = {"t": "hello", "token": token, "key": "0", "host": "h1", "protocol": VERSION}
-        return await self.send(encode(hello)) == b"code\n" and self.link.is_attached
+        return (await self.send(encode(hello))).startswith(b"code\n") and self.link.is_attached
 
 
 def with_port(tmp_path: Path, use: Callable[[Port], Coroutine[Any, Any, None]]) -> None:

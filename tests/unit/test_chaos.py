@@ -207,3 +207,5 @@ def test_every_fault_hits_a_rank_and_a_host_of_its_job():
             assert -1 <= planned.place < one.hosts
             assert 0 <= planned.rank < one.world
             assert planned.target != "rank" or planned.place == one.host_of(planned.rank)
+        stopped = [(planned.target, planned.place) for planned in one.faults if planned.kind == "stop"]
+        assert len(stopped) == len(set(stopped)), "the end of one stop would end the other"

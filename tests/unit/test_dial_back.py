@@ -10,7 +10,8 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,16 @@ def test_agents_take_the_seats_they_were_summoned_for(tmp_path: Path):
             assert answer["cwd"]
 
     connected(launch(as_seat("a"), as_seat("b")), tmp_path, use)
+
+
+def test_an_agent_on_the_wrong_host_is_refused_and_named(tmp_path: Path):
+    class Strict(DialingEngine):
+        def misplaced(self, agent: AgentSpec, host: str, agents: Sequence[AgentSpec]) -> MusterError | None:
+            return MusterError(f"{agent.name} is on {host}, as {len(agents)} know") if agent.name == "b" else None
+
+    made = replace(launch(as_seat("a"), as_seat("b")), engine=Strict())
+    with pytest.raises(MusterError, match=f"^b is on {dial_back.own_name()}, as 2 know$"):
+        connected(made, tmp_path, nothing)
 
 
 def test_an_order_in_a_file_is_readable_by_the_user_alone_and_gone_afterwards(tmp_path: Path):

@@ -8,15 +8,23 @@ import pytest
 
 from muster.agent import dial_back
 from muster.engines.allocation import Allocation
-from muster.engines.engine import ORDER_FILE, AgentSpec, StartCommand, leaders
+from muster.engines.engine import ORDER_FILE, AgentSpec, Choice, StartCommand, leaders
 from muster.engines.mpi.engine import MpiEngine, mpirun_command
 from muster.engines.mpi.local_mpi import Mpi, identify
-from muster.engines.pbs.engine import PbsEngine, attached, pbsdsh_commands
+from muster.engines.pbs.engine import (
+    PbsEngine,
+    PbsOverSsh,
+    attached,
+    is_misplaced,
+    names_this_machine,
+    pbsdsh_commands,
+)
 from muster.engines.slurm.engine import SlurmEngine, srun_commands
 from muster.engines.slurm.salloc import salloc_argv
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host, parse_hosts
 from muster.plan import make_plan
+from muster.spec import RunSpec
 
 OPENMPI = Mpi(program="mpirun", flavour="openmpi", version=4)
 
@@ -169,6 +177,67 @@ def test_words_of_pbsdsh_itself_are_shown():
 def test_over_ssh_pbs_learns_whose_process_it_is():
     assert attached("12.server", "/opt/pbs/bin/pbs_attach") == "/opt/pbs/bin/pbs_attach -j 12.server -s"
     assert attached("23[1].server", "pbs_attach") == "pbs_attach -j '23[1].server' -s"
+
+
+@pytest.mark.parametrize(
+    ("name", "reported", "is_wrong"),
+    [
+        ("h2", "h2", False),
+        ("h3.cluster.example", "h3", False),
+        ("h3", "h2", True),  # after `sort -u` of n lines per host, `pbsdsh -n 1` is the first host again
+        ("h3", "gpu-node-3", False),  # PBS has another name for the host
+        ("h3", "login", True),  # the file had lost the lines of this machine
+        ("alias-of-login", "login", False),
+    ],
+)
+def test_an_agent_on_another_host_than_its_own_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, name: str, reported: str, is_wrong: bool
+):
+    monkeypatch.setattr("socket.gethostname", lambda: "login.cluster.example")
+    hosts = ["h2", "h3", "h3.cluster.example"]
+    assert is_misplaced(name, reported, hosts, is_here=lambda name: name == "alias-of-login") == is_wrong
+
+
+def test_a_changed_nodefile_is_refused_with_both_names():
+    error = PbsEngine().misplaced(agents("h3")[0], "h2", agents("h2", "h3"))
+    assert error is not None
+    assert (
+        error.message == "h3: pbsdsh started its agent on h2, because PBS_NODEFILE differs from the file that PBS wrote"
+    )
+    assert error.hint
+    assert PbsEngine().misplaced(agents("h3")[0], "h3", agents("h2", "h3")) is None
+
+
+def test_a_name_of_this_machine_is_known_by_its_address():
+    assert names_this_machine("localhost")
+    assert names_this_machine("no-such-host.invalid"), "nothing is proven"
+    assert not names_this_machine("192.0.2.1")
+
+
+@pytest.mark.parametrize(
+    ("own", "names", "here"),
+    [
+        ("h3", ["h2.cluster.example", "h3.cluster.example"], "h3.cluster.example"),
+        ("h3", ["h2", "h3"], "h3"),
+        ("h3.cluster.example", ["h2", "h3"], "h3"),
+        ("h3", ["h3.a.example", "h3.b.example"], None),  # it could be either
+    ],
+)
+def test_over_ssh_pbs_does_not_log_in_to_its_own_host(
+    monkeypatch: pytest.MonkeyPatch, own: str, names: list[str], here: str | None
+):
+    monkeypatch.setattr("socket.gethostname", lambda: own)
+    hosts = tuple(Host(name=name) for name in names)
+    spec = RunSpec(target="train.py", pbs_start="ssh")
+    found = PbsEngine().launch(Choice(engine=PbsEngine(), hosts=hosts), spec, "/job")
+    assert [command.agents[0].name for command in found.commands if not command.remote] == [here] * bool(here)
+
+
+def test_a_job_is_cancelled_from_any_host_by_its_scheduler():
+    job = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "23[1].srv"}
+    assert PbsEngine().cancel_command(job) == PbsOverSsh().cancel_command(job) == "qdel '23[1].srv'"
+    assert SlurmEngine().cancel_command({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n1"}) == "scancel 7"
+    assert PbsEngine().cancel_command({}) == SlurmEngine().cancel_command({}) == ""
 
 
 # --- MPI ------------------------------------------------------------------------------------------------------

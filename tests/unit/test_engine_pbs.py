@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from muster.engines.allocation import Allocation
 from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text, read_pbs
+from muster.engines.pbs.qstat import ask_qstat
 from muster.errors import UsageError
 
 JOB = {"PBS_ENVIRONMENT": "PBS_BATCH", "PBS_JOBID": "12.pbssrv"}
@@ -67,7 +69,7 @@ def tasks(allocation: Allocation) -> list[tuple[str, int | None]]:
 # many ranks on a host without GPUs.
 SEEN = [
     ("2:ncpus=1:mpiprocs=2", "n1 n1 n2 n2", [("n1", 2), ("n2", 2)]),
-    ("2:ncpus=4", "n1 n1", [("n1", None)]),  # both chunks on one host
+    ("2:ncpus=4", "n1 n1", [("n1", 2)]),  # both chunks on one host
     ("2:ncpus=8", "n1 n2", [("n1", None), ("n2", None)]),
     ("2:ncpus=4:ngpus=4:mpiprocs=4", "n1 n1 n1 n1 n2 n2 n2 n2", [("n1", 4), ("n2", 4)]),
     ("1:ncpus=2:mpiprocs=1+2:ncpus=1:mpiprocs=2", "n1 n2 n2 n3 n3", [("n1", 1), ("n2", 2), ("n3", 2)]),
@@ -78,6 +80,7 @@ SEEN = [
         [("n1", 3), ("n2", 1)],
     ),
     ("2:ncpus=4:mpiprocs=4", "n1 n1 n1 n1 n2 n2 n2 n2", [("n1", 4), ("n2", 4)]),  # -l nodes=2:ppn=4
+    ("3:ncpus=1", "n1 n1 n2", [("n1", 2), ("n2", 1)]),  # packed as far as they fit
     ("1:ncpus=4", "n1", [("n1", None)]),  # -l ncpus=4
     ("1:mem=10gb:ncpus=4:ngpus=8", "n1", [("n1", None)]),  # -l ncpus=4 -l ngpus=8 -l mem=10GB
 ]
@@ -89,6 +92,54 @@ def test_hosts_and_their_ranks_are_read_from_every_kind_of_nodefile(
 ):
     found = read_pbs(JOB, nodefile(names), qstat(Resource_List_select=select))
     assert tasks(found) == expected
+
+
+def test_a_default_of_the_site_for_mpiprocs_counts_although_the_select_line_does_not_have_it():
+    text = qstat(Resource_List_mpiprocs="2", Resource_List_select="2:ncpus=1")
+    assert tasks(read_pbs(JOB, nodefile("n1 n2"), text)) == [("n1", 1), ("n2", 1)]
+
+
+@pytest.mark.parametrize("names", ["n1 n1 n2 n2", "n1 n2"])
+def test_a_silent_qstat_changes_the_number_of_ranks_only_with_a_message(names: str):
+    asked = "2:mpiprocs=2" if names == "n1 n1 n2 n2" else "2:mpiprocs=1"
+    answered = read_pbs(JOB, nodefile(names), qstat(Resource_List_select=asked))
+    silent = read_pbs(JOB, nodefile(names), "", silence="qstat did not answer within 10 s")
+    assert tasks(silent) == tasks(answered)
+    assert silent.notes == (
+        "could not determine the GPUs that PBS allocated (qstat did not answer within 10 s); "
+        "each line of PBS_NODEFILE becomes one rank, use --nproc N for another number per host",
+    )
+
+
+def test_a_silent_qstat_is_reported_where_lines_are_cpus_too():
+    found = read_pbs({**JOB, "PBS_NCPUS": "2"}, nodefile("n1 n2"), "", silence="no server")
+    assert (slots(found), tasks(found)) == ([("n1", None), ("n2", None)], [("n1", None), ("n2", None)])
+    assert found.notes == (
+        "could not determine the GPUs that PBS allocated (no server); "
+        "each host reports its own GPUs, use --nproc N if they are not all yours",
+    )
+
+
+@pytest.mark.parametrize(
+    ("program", "silence"),
+    [
+        ("echo Job Id: 12.pbssrv", ""),
+        ("exec sleep 60", "`{qstat}` did not answer within 0.3 s"),
+        (
+            "echo Connection refused >&2; echo 'qstat: cannot connect to server h1' >&2; exit 1",
+            "`{qstat} -f 12.pbssrv` failed: qstat: cannot connect to server h1",
+        ),
+        ("exit 3", "`{qstat} -f 12.pbssrv` failed: exit code 3"),
+    ],
+    ids=["answers", "hangs", "down", "no output"],
+)
+def test_qstat_says_why_it_does_not_answer(tmp_path: Path, program: str, silence: str):
+    path = tmp_path / "bin" / "qstat"
+    path.parent.mkdir()
+    path.write_text(f"#!/bin/sh\n{program}\n")
+    path.chmod(0o755)
+    text, why = ask_qstat({**JOB, "PBS_EXEC": str(tmp_path)}, 0.3 if "sleep" in program else 60)
+    assert (bool(text), why) == (not silence, silence.format(qstat=path))
 
 
 def test_gpus_of_unequal_hosts_come_from_a_folded_exec_vnode():
@@ -129,7 +180,7 @@ def test_vnodes_with_names_of_their_own_are_found_by_exec_host():
 def test_gadis_sums_are_shared_out_and_its_line_per_cpu_is_not_taken_for_ranks():
     gadi = {**JOB, "PBS_NCPUS": "96", "PBS_NGPUS": "8", "PBS_NCI_NCPUS_PER_NODE": "48"}
     names = nodefile("gpu-1.gadi " * 48 + "gpu-2.gadi " * 48)
-    found = read_pbs(gadi, names, None)
+    found = read_pbs(gadi, names, "")
     assert slots(found) == [("gpu-1.gadi", 4), ("gpu-2.gadi", 4)]
     assert tasks(found) == [("gpu-1.gadi", None), ("gpu-2.gadi", None)]
     assert found.notes == (
@@ -145,7 +196,7 @@ def test_a_line_for_each_cpu_is_recognised_by_pbs_ncpus_even_if_the_site_asked_f
 
 
 def test_a_sum_that_does_not_divide_is_reported_and_the_hosts_are_asked():
-    found = read_pbs({**JOB, "PBS_NGPUS": "5"}, nodefile("n1 n2"), None)
+    found = read_pbs({**JOB, "PBS_NGPUS": "5"}, nodefile("n1 n2"), qstat(job_state="R"))
     assert slots(found) == [("n1", None), ("n2", None)]
     assert found.notes == ("PBS_NGPUS is 5 for 2 hosts, so each host reports its own GPUs",)
 
@@ -166,7 +217,7 @@ def test_exec_vnode_goes_before_pbs_ngpus_and_that_before_resource_list():
 
 def test_torque_lists_gpus_in_a_file_and_ranks_by_ppn():
     env = {**JOB, "PBS_NUM_PPN": "2", "PBS_NUM_NODES": "2", "PBS_NP": "4"}
-    found = read_pbs(env, nodefile("n1 n1 n2 n2"), None, gpufile="n1-gpu1\nn1-gpu0\nn2-gpu3\n")
+    found = read_pbs(env, nodefile("n1 n1 n2 n2"), "", gpufile="n1-gpu1\nn1-gpu0\nn2-gpu3\n")
     assert slots(found) == [("n1", 2), ("n2", 1)]
     assert tasks(found) == [("n1", 2), ("n2", 2)]
     assert found.notes == (
@@ -176,7 +227,7 @@ def test_torque_lists_gpus_in_a_file_and_ranks_by_ppn():
 
 
 def test_without_any_word_about_gpus_or_ranks_the_host_is_asked_and_nothing_is_said():
-    found = read_pbs(JOB, nodefile("n1 n2"), None)
+    found = read_pbs(JOB, nodefile("n1 n2"), qstat(Resource_List_select="2:ncpus=64"))
     assert slots(found) == tasks(found) == [("n1", None), ("n2", None)]
     assert found.notes == ()
 
@@ -185,7 +236,9 @@ def test_the_job_is_found_among_several_and_under_a_longer_server_name():
     text = "Job Id: 11.pbssrv\n    exec_vnode = (n1:ngpus=9)\n\n" + QSTAT
     found = read_pbs({**JOB, "PBS_JOBID": "12.pbssrv.example.org"}, nodefile("n1 n2"), text)
     assert slots(found) == [("n1", 4), ("n2", 2)]
-    assert slots(read_pbs({**JOB, "PBS_JOBID": "13.pbssrv"}, nodefile("n1 n2"), text)) == [("n1", None), ("n2", None)]
+    unknown = read_pbs({**JOB, "PBS_JOBID": "13.pbssrv"}, nodefile("n1 n2"), text)
+    assert slots(unknown) == [("n1", None), ("n2", None)]
+    assert "(qstat does not know this job)" in unknown.notes[0]
 
 
 def test_a_job_array_is_found_by_its_index():
@@ -214,14 +267,20 @@ def test_a_job_is_recognized_by_its_two_safe_signs():
 )
 def test_a_broken_nodefile_is_refused_with_the_line(text: str, message: str):
     with pytest.raises(UsageError) as caught:
-        read_pbs(JOB, text, None)
+        read_pbs(JOB, text, "")
     assert caught.value.message == message
     assert caught.value.hint
 
 
+def test_an_empty_nodefile_is_explained_by_mpiprocs():
+    with pytest.raises(UsageError) as caught:
+        read_pbs(JOB, "", qstat(Resource_List_select="1:ncpus=1:mpiprocs=0"))
+    assert "mpiprocs=1 or more" in (caught.value.hint or "")
+
+
 def test_outside_a_job_there_is_no_allocation():
     with pytest.raises(UsageError, match="not inside a PBS job"):
-        read_pbs({"PBS_ENVIRONMENT": "PBS_BATCH"}, "n1\n", None)
+        read_pbs({"PBS_ENVIRONMENT": "PBS_BATCH"}, "n1\n", "")
 
 
 def test_a_nodefile_that_is_missing_or_unreadable_is_reported_with_a_hint(tmp_path: Path):
@@ -246,7 +305,7 @@ PARTS = st.sampled_from(["", "[0]", "[1]"])
 @given(NAMES)
 def test_hosts_are_unique_and_keep_the_order_in_which_they_appear_first(names: list[str]):
     text = nodefile(" ".join(names))
-    found = read_pbs({**JOB, "PBS_NUM_PPN": "1"}, text, None)
+    found = read_pbs({**JOB, "PBS_NUM_PPN": "1"}, text, "")
     assert [host.name for host in found.hosts] == sorted(set(names), key=names.index)
     assert dict(tasks(found)) == Counter(names)
     assert nodefile_lines(text) == {name: names.index(name) for name in names}
@@ -270,3 +329,10 @@ def test_no_text_does_more_than_be_refused(names: str, vnodes: str, total: str, 
     assert [host.name for host in found.hosts] == ["n1", "n2"]
     with suppress(UsageError):
         read_pbs(JOB, names, text, gpufile=gpufile)
+
+
+def test_one_page_says_what_the_stand_in_copies_and_others_point_to_it():
+    docs = Path(__file__).parents[2] / "docs"
+    saying = [page for page in docs.rglob("*.md") if re.search(r"stand-in[^\n]{0,60}copies", page.read_text())]
+    assert [page.relative_to(docs).as_posix() for page in saying] == ["engines/pbs.md"]
+    assert "pbs.md#how-it-was-tested" in (docs / "engines" / "by-hand.md").read_text()

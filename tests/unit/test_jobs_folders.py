@@ -222,7 +222,8 @@ def test_the_socket_of_a_controller_that_died_is_removed_and_that_of_another_mac
     died = keep(state_of(A, controller_birth="00000000-1"))
     elsewhere = keep(state_of(B, host="other", controller_birth="00000000-1"))
     for folder in (died, elsewhere):
-        (folder / "socket").touch()
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(folder / "socket"))
         read_job(folder)
     assert address(died) is None
     assert address(elsewhere) is not None
@@ -263,6 +264,25 @@ def test_without_a_name_the_running_job_is_meant_and_several_are_named():
     with pytest.raises(UsageError, match=f"2 jobs are running: {B}, {A}") as several:
         the_running_one("muster stop")
     assert several.value.hint == "type which one, such as `muster stop bbbb` or `muster stop --all`"
+
+
+def test_a_job_that_was_killed_with_its_host_is_not_running():
+    for job_id, age in ((A, 3600.0), (B, 90.0), (C, 5.0)):
+        state = state_of(job_id, host="h2", controller_birth="00000000-1", now=time.time() - age)
+        (keep(state) / "socket").touch()
+    assert [job.id for job in running_jobs()] == [C]
+    assert the_running_one("muster top").id == C
+    assert find("train").id == B, "of two silent ones the newest"
+
+
+@pytest.mark.parametrize(
+    ("command", "typed"), [("muster stop", "qdel 128.h1"), ("muster attach", "ssh -t h2 muster attach train")]
+)
+def test_a_job_of_pbs_is_stopped_with_qdel_from_another_host(command: str, typed: str):
+    job = read_job(keep(state_of(A, host="h2", controller_birth="00000000-1", cancel="qdel 128.h1")))
+    with pytest.raises(MusterError, match="runs on h2") as caught:
+        running_here(job, command)
+    assert (caught.value.hint or "").startswith(f"type `{typed}`")
 
 
 def test_a_socket_lies_elsewhere_where_the_path_of_the_folder_is_too_long(tmp_path: Path):

@@ -75,4 +75,4 @@ def test_the_lab_imports_nothing_of_muster_but_errors_and_the_state_directory() 
     code = "import sys, muster.lab.lab_client, muster.cli.lab\nprint(*(m for m in sys.modules if m[:7] == 'muster.'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100, check=True)
     foreign = {name for name in done.stdout.split() if not name.startswith(("muster.lab", "muster.cli", "muster.api"))}
-    assert foreign == {"muster.errors", "muster.home"}
+    assert foreign == {"muster.errors", "muster.home", "muster.own_python"}

@@ -137,3 +137,16 @@ def test_a_zygote_that_is_killed_while_it_imports_is_reported_with_the_state_of_
     assert reply["error"] == "the process that imports torch died"
     assert set(reply["facts"]["memory"]) == {"group_kills", "host_kills", "limit", "peak", "total"}
     assert broken == {"t": "broken"}
+
+
+def test_a_rank_whose_spawner_is_stopped_is_reported_when_it_has_been_killed(silent_rank: Rank):
+    """Otherwise the controller would not learn of any failure and would report success."""
+    sent: list[dict[str, Any]] = []
+    local_ranks = crew_of(silent_rank, sent)
+    local_ranks.stop(6, 0.0)
+    wait_until("the reply", lambda: local_ranks.step() or any("re" in message for message in sent), 60)
+    exits = [message for message in sent if message.get("t") == "exit"]
+    assert [(message["rank"], message["status"]) for message in exits] == [(0, -signal.SIGKILL)]
+    assert exits[0]["stopped_at"] is not None
+    local_ranks._on_ended({"t": "ended", "rank": 0, "status": 1, "time": 1.0, "rss": 0})  # pyright: ignore[reportPrivateUsage]
+    assert len([message for message in sent if message.get("t") == "exit"]) == 1, "what the spawner reports late is old"

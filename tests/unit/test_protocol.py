@@ -21,7 +21,7 @@ from muster.controller.draining import Drain
 from muster.controller.events import EventStream, Guard
 from muster.controller.host_events import HostEvents
 from muster.controller.links.link import AgentLink
-from muster.controller.monitor.job_server import _problem_of
+from muster.controller.monitor.job_server import _parsed
 from muster.controller.monitor.rank_monitor import RankMonitor
 from muster.controller.monitor.straggler_monitor import StragglerMonitor
 from muster.engines.engine import AgentSpec
@@ -230,7 +230,11 @@ def test_an_agent_refuses_a_request_that_is_not_as_the_protocol_has_it():
     ],
 )
 def test_a_job_answers_other_versions_and_wrong_requests_with_a_sentence(asked: dict[str, Any], sentence: str):
-    problem = _problem_of(asked)
+    problem = ""
+    try:
+        _parsed(encode(asked))
+    except ProtocolError as error:
+        problem = str(error)
     assert sentence in problem
     assert bool(problem) == bool(sentence)
 

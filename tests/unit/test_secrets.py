@@ -49,9 +49,7 @@ def test_variables_can_come_over_stdin(monkeypatch: pytest.MonkeyPatch):
 def test_a_job_that_starts_later_needs_a_file(
     command: list[str], path: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("muster.api.env_file._LIMIT", 0.0)
-    if command[0] == "run":  # it reads them first
-        monkeypatch.setattr("muster.api.env_file._read", lambda path: b"")
+    monkeypatch.setattr("muster.api.env_file.read_user_file", lambda path: b"")  # `run` reads it first
     os.mkfifo(folder / "pipe.env")
     assert main([*command, "--env-file", path, "train.py"]) == 2
     assert f"--env-file {path}: the job reads it when it starts, so it must be a file" in capfd.readouterr().err

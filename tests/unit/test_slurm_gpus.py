@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from muster.engines.allocation import Allocation
-from muster.engines.engine import AgentSpec
-from muster.engines.slurm.engine import srun_commands
+from muster.engines.engine import AgentSpec, Choice
+from muster.engines.slurm.engine import SlurmEngine, srun_commands
 from muster.engines.slurm.job_gpus import gpus_of_job, read_gpus
 from muster.hosts import Host
+from muster.spec import RunSpec
 
 # `scontrol show job --details` of `salloc -N2 --gpus=3` (Slurm 22.05), shortened.
 DETAILS = """\
@@ -39,7 +43,37 @@ def test_the_gpus_of_each_host_are_read(text: str, gpus: dict[str, int]) -> None
 
 
 def test_slurm_is_not_asked_where_steps_get_all_gpus_by_themselves() -> None:
-    assert gpus_of_job({"SLURM_JOB_ID": "1", "SLURM_GPUS_PER_NODE": "2"}) == {}
+    assert gpus_of_job({"SLURM_JOB_ID": "1", "SLURM_GPUS_PER_NODE": "2"}) == ({}, "")
+
+
+@pytest.mark.parametrize(
+    ("program", "why"),
+    [
+        ("exec sleep 60", "`scontrol` did not answer within 0.3 s"),
+        (
+            "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1",
+            "`scontrol show job --details 1` failed: slurm_load_jobs error: Un",
+        ),
+        ("exit 3", "`scontrol show job --details 1` failed: exit code 3"),
+    ],
+    ids=["hangs", "down", "no output"],
+)
+def test_a_silent_scontrol_is_reported_because_hosts_may_get_fewer_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, why: str
+):
+    for name, text in (("scontrol", program), ("srun", "exit 0")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    found, unknown = gpus_of_job({"SLURM_JOB_ID": "1", "SLURM_GPUS": "4"}, 0.3 if "sleep" in program else 60)
+    assert (found, unknown[: len(why)]) == ({}, why)
+    monkeypatch.setattr("muster.engines.slurm.engine.gpus_of_job", lambda env: ({}, unknown))
+    hosts = (Host(name="n1"), Host(name="n2"))
+    choice = Choice(
+        engine=SlurmEngine(), hosts=hosts, allocation=Allocation(kind="Slurm allocation", id="1", hosts=hosts)
+    )
+    (note,) = SlurmEngine().launch(choice, RunSpec(target="train.py"), "/job").notes
+    assert note.startswith(f"could not determine the GPUs that Slurm allocated ({why}")
 
 
 def options(gpus: dict[str, int], *names: str) -> list[tuple[str, ...]]:

@@ -159,7 +159,96 @@ def test_an_extra_line_for_the_output_replaces_ours(extra: str):
 def test_the_lines_of_pbs_that_nobody_asked_for_give_way():
     assert Pbs().directives(replace(PLAIN, extra=("-j n", "-k n"))) == ["-N train", "-j n", "-k n"]
     steps = Pbs().next_steps(replace(PLAIN, extra=("-o /tmp/x",)), "7.srv")
-    assert [step for step, _ in steps] == ["qstat 7.srv", "qdel 7.srv"]
+    assert [step for step, _ in steps] == ["qstat -s 7.srv", "qdel 7.srv"]
+
+
+@pytest.mark.parametrize("extra", ["-l place=scatter:excl", "-lplace=pack", "-l storage=x,place=free"])
+def test_pbs_uses_the_first_of_two_places_so_ours_gives_way(extra: str):
+    lines = Pbs().directives(replace(PLAIN, nodes=2, extra=(extra,)))
+    assert [line for line in lines if "place" in line] == [extra]
+
+
+def test_pbs_uses_the_first_of_two_walltimes_so_ours_gives_way():
+    extra = "-l walltime=1:00:00"
+    lines = Pbs().directives(replace(PLAIN, seconds=60, extra=(extra,)))
+    assert [line for line in lines if "walltime" in line] == [extra]
+    with pytest.raises(UsageError, match="count from --time"):
+        Pbs().check(replace(PLAIN, seconds=60, warning=10, extra=(extra,)))
+
+
+@pytest.mark.parametrize("extra", ["-o logs/out", "-e logs/", "-ologs"])
+def test_output_that_pbs_may_not_be_able_to_write_while_the_job_runs_is_delivered_at_its_end(extra: str):
+    # With `-k oed`, PBS holds a job forever if the directory does not exist.
+    assert not [line for line in Pbs().directives(replace(PLAIN, extra=(extra,))) if line.startswith("-k")]
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("-z", "^--extra -z: qsub would not print the job id"),
+        ("-P ab12 -Vz", "^--extra -Vz: qsub would not print the job id"),
+        ("-W block=true", "qsub would wait for the end of the job"),
+        ("-v B=1", "^--env A becomes a `-v` line, and qsub uses only the last one"),
+    ],
+)
+def test_a_line_of_pbs_that_hides_the_job_or_its_variables_is_refused(extra: str, message: str):
+    with pytest.raises(UsageError, match=message) as refused:
+        Pbs().check(replace(PLAIN, variables=("A",), extra=(extra,)))
+    assert refused.value.hint
+    Pbs().check(replace(PLAIN, extra=("-m z -M ann@x", "-V", "-v B=1", "-W umask=022")))
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("--wait", "sbatch would wait for the end of the job"),
+        ("-W", "sbatch would wait for the end of the job"),
+        ("--export=NONE", "^--env A: --extra '--export=NONE' does not pass it"),
+    ],
+)
+def test_a_line_of_slurm_that_blocks_or_drops_variables_is_refused(extra: str, message: str):
+    with pytest.raises(UsageError, match=message) as refused:
+        Slurm().check(replace(PLAIN, variables=("A",), extra=(extra,)))
+    assert refused.value.hint
+    for fine in ("--export=ALL", "--export=ALL,B=1", "--export=A", "--hold"):
+        Slurm().check(replace(PLAIN, variables=("A",), extra=(fine,)))
+
+
+def test_dash_V_comes_with_a_way_to_see_whether_qsub_ignored_it():
+    steps = Pbs().next_steps(replace(PLAIN, extra=("-V",)), "7.srv")
+    assert ("qstat -f 7.srv", "check Variable_List: OpenPBS 23.06 ignores -V, --env NAME works") in steps
+
+
+@pytest.mark.parametrize(
+    ("extra", "log"),
+    [
+        (("-N other",), "other.o7"),
+        (("-Nother", "-N last"), "last.o7"),
+        (("-J 3-9:2",), "train.o7.3"),
+        (("-J0-2", "-N arr"), "arr.o7.0"),
+    ],
+)
+def test_the_file_to_follow_has_the_name_and_the_index_that_pbs_uses(extra: tuple[str, ...], log: str):
+    request = replace(PLAIN, extra=extra)
+    assert f"tail -F {log}" in [step for step, _ in Pbs().next_steps(request, "7[].srv")]
+    lines = Pbs().directives(request)
+    assert ("-N train" in lines) == (Pbs().name(request) == "train")
+
+
+@pytest.mark.parametrize(
+    ("extra", "output", "log"),
+    [
+        ("--job-name=other", "%x-%j.out", "other-7.out"),
+        ("-J other", "%x-%j.out", "other-7.out"),
+        ("--job-name='a b'", "%x-%j.out", "'a b-7.out'"),
+        ("--array=3-9:2", "%x-%A_%a.out", "train-7_3.out"),
+        ("-a 0,4", "%x-%A_%a.out", "train-7_0.out"),
+    ],
+)
+def test_the_file_to_follow_has_the_name_and_the_index_that_slurm_uses(extra: str, output: str, log: str):
+    request = replace(PLAIN, extra=(extra,))
+    assert f"--output={output}" in Slurm().directives(request)
+    assert f"tail -F {log}" in [step for step, _ in Slurm().next_steps(request, "7")]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +329,12 @@ def test_the_id_that_sbatch_prints(printed: str, job: str, steps: list[str]):
 )
 def test_the_id_that_qsub_prints(printed: str, job: str, log: str):
     assert Pbs().job_id(printed) == job
-    assert [step for step, _ in Pbs().next_steps(PLAIN, job)] == [f"qstat {job}", f"tail -F {log}", f"qdel {job}"]
+    typed = f"'{job}'" if "[" in job else job
+    assert [step for step, _ in Pbs().next_steps(PLAIN, job)] == [
+        f"qstat -s {typed}",
+        f"tail -F {log}",
+        f"qdel {typed}",
+    ]
 
 
 @pytest.mark.parametrize("printed", ["", "Submitted batch job\n", 'Your job 1 ("x") has been submitted\n'])

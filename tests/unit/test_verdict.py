@@ -239,6 +239,14 @@ def test_of_two_lost_hosts_the_first_is_named():
     assert verdict([], losses).sentence == "host h1 is lost: first"
 
 
+def test_of_two_lost_hosts_the_one_whose_rank_failed_first_is_named():
+    killed = "the process that starts its ranks was killed"
+    losses = [HostLoss(host=host, why=killed, time=time, is_up=True) for host, time in (("h1", 15.0), ("h2", 15.1))]
+    result = verdict([end(0, -9, time=14.2), end(1, -9, time=14.1)], losses)
+    assert result.exit_code == 125
+    assert result.sentence == f"the job cannot continue on h2: {killed}"
+
+
 def test_a_rank_that_failed_of_its_own_before_a_host_was_lost_is_the_cause():
     ends = [end(0, 1, time=10.0, summary="ValueError: bad", host="h1")]
     result = verdict(ends, [HostLoss(host="h2", why="connection lost", time=12.0)])

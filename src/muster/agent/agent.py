@@ -271,10 +271,9 @@ class Agent:
         from ..shared.protocol import validate  # here, so that it does not delay the first message
         from ..shared.requests import REQUESTS
 
-        try:
-            number = int(message["id"])
-        except (LookupError, TypeError, ValueError):
-            raise ProtocolError(f"a request has no id: {ascii(message)[:60]}") from None
+        number = message.get("id") if type(message) is dict else None
+        if type(number) is not int:
+            raise ProtocolError(f"a request has no id: {ascii(message)[:60]}")
         try:
             validate(message, REQUESTS, "do")
         except ProtocolError as error:

@@ -74,7 +74,7 @@ class Deadline:
 
 def survives(pid: int, number: int) -> bool:
     """Whether a process handles or ignores a signal, which would kill it otherwise."""
-    bit = 1 << (number - 1)
+    bit = 1 << (number - 1) if 0 < number < 65 else 0
     for line in machine.read_text(f"/proc/{pid}/status").splitlines():
         name, _, mask = line.partition(":")
         if name in ("SigCgt", "SigIgn") and int(mask, 16) & bit:

@@ -18,8 +18,11 @@ _WARN_AT = 0.9
 _NAP = 1.5
 """Seconds without a turn of the agent's loop after which the agent was itself stopped or frozen."""
 
-_AFTER_NAP = 3.0
-"""Seconds that ranks are held after such a stop, until the controller confirms that they are still wanted."""
+_AFTER_NAP = 10.0
+"""Seconds that ranks are held after such a stop, until the controller confirms that they are still wanted.
+
+A scheduler that resumes a job may continue the controller some seconds later; ranks that are held do no harm.
+"""
 
 
 class Lease:

@@ -17,6 +17,7 @@ from .rank_process import Rank, Stream
 from .rank_reports import RankReports
 from .rank_stdin import Stdin
 from .signal_relay import PASS_ON_AFTER, SignalRelay
+from .spawner import NO_PROCESS
 from .spawner_client import Spawner
 from .stopping import Stopping
 
@@ -113,17 +114,19 @@ class LocalRanks:
         if self.spawner is not None:  # the host is prepared again
             self.selector.unregister(self.spawner.socket)
             self.spawner.end()
+            self.spawner = None
         for descriptor in self._call:
             os.close(descriptor)
         self._call = []
-        self.spawner = Spawner()
+        spawner = Spawner()
         binding = binds_threads(env)
         if message["preload"] and not binding:
+            spawner.start_zygote(target, env)
             self._prepare_request = request
-            self.spawner.start_zygote(target, env)
         else:
-            self.spawner.start_plain(target, env)
-        self.selector.register(self.spawner.socket, selectors.EVENT_READ, self._on_spawner)
+            spawner.start_plain(target, env)
+        self.spawner = spawner  # now that it runs
+        self.selector.register(spawner.socket, selectors.EVENT_READ, self._on_spawner)
         if self._prepare_request is not None:
             return None
         return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
@@ -243,6 +246,9 @@ class LocalRanks:
         if self.stopping is not None and self.stopping.step():
             left = self.stopping.left()
             self.stopping = None
+            for rank in self._running():
+                if rank.pid not in left:  # it is dead, but its spawner is stopped and does not report it
+                    self._on_exit(rank, -signal.SIGKILL, time.time(), 0)
             for request in self._stop_requests:
                 self.send({"re": request, "left": left})
             self._stop_requests = []
@@ -292,7 +298,10 @@ class LocalRanks:
         self._start_next()
 
     def _on_ended(self, message: Ended) -> None:
-        self._on_exit(self.ranks[message["rank"]], message["status"], message["time"], message["rss"])
+        rank = self.ranks[message["rank"]]
+        is_late = rank.exited or not (rank.pid or message["status"] == NO_PROCESS)  # its spawner was stopped
+        if not is_late:
+            self._on_exit(rank, message["status"], message["time"], message["rss"])
 
     def _on_store_started(self, message: StoreStarted) -> None:
         if self.spawner is not None:

@@ -32,6 +32,9 @@ _END_LIMIT = 30.0
 _STORE = -1
 """The number of the store among the ranks."""
 
+NO_PROCESS = 126
+"""Status of a rank that was not started because the host allows no more processes."""
+
 _LARGEST = 1 << 17
 """Maximum size of a start request in bytes; it does not contain the environment that all ranks share."""
 
@@ -151,7 +154,7 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
         if pid:
             ranks[pid] = number
         else:
-            _report_end(sock, number, 0, 126, 0)
+            _report_end(sock, number, 0, NO_PROCESS, 0)
 
 
 def _start(

@@ -105,8 +105,10 @@ def _show_dashboard(controller: Controller) -> str:
         controller.screen.warning(f"could not start the dashboard ({why}); the job continues without it")
         return ""
     if _others_can_read(2):
-        address = _keep_address(controller.folder, address)
-    controller.screen.notice(f"dashboard: {address}")
+        controller.screen.notice(f"dashboard: its address is in {_keep_address(controller.folder, address)}")
+        address = "of this job"
+    else:
+        controller.screen.notice(f"dashboard: {address}")
     return (
         f"the dashboard {address} stops {LINGER / 60:.0f} minutes after its last reader leaves; "
         f"`muster dashboard {controller.job.id}` starts it again"
@@ -123,11 +125,11 @@ def _others_can_read(descriptor: int) -> bool:
 
 
 def _keep_address(folder: Path, address: str) -> str:
-    """Write the address with its secret token into the job directory; returns what to print instead."""
+    """Write the address with its secret token into the job directory; returns the path to print."""
     path = folder / "dashboard-address"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(f"{address}\n")
-    return f"address in {tilde(path)}"
+    return tilde(path)
 
 
 def _check(prepared: Prepared, screen: Screen) -> Check:

@@ -40,8 +40,7 @@ def launch(
 
         def train(rate):
             with muster.init() as world:
-                ...
-                return loss
+                return fit(world, rate)
 
         losses = muster.launch(train, args=(0.1,), hosts="gpu[01-04]:8")
 

@@ -80,7 +80,7 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool
         launch = replace(launch, requeue=replace(requeue, count=earlier.requeues if earlier is not None else 0))
     if spec.image and any(command.box is None for command in launch.commands):
         raise UsageError(f"--engine {launch.name} does not run containers", hint="leave --image out")
-    notes = choice.said if earlier is None else (*choice.said, str(earlier))
+    notes = (*choice.said, *launch.notes, *(() if earlier is None else (str(earlier),)))
     return Prepared(job=job, choice=choice, launch=launch, notes=notes, warnings=warnings)
 
 

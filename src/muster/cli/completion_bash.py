@@ -25,7 +25,7 @@ _muster_jobs() {
   local job
   for job in "${XDG_STATE_HOME:-$HOME/.local/state}"/muster/jobs/*/; do
     job=${job%%/} job=${job##*/}
-    [[ $job == '*' ]] && continue
+    [[ $job == *[^A-Za-z0-9_-]* ]] && continue
     printf '%%s\n' "$job"
     job=${job#*-*-}
     printf '%%s\n' "${job%%-*}"

@@ -130,7 +130,7 @@ def _prune(older: float) -> int:
             + "".join(f"  {folder}\n" for folder in done.with_code)
         )
     for sentence in done.failed:
-        sys.stderr.write(f"{sentence}\n")
+        sys.stderr.write(f"{printable(sentence)}\n")
     return EXIT_MUSTER if done.failed else 0
 
 

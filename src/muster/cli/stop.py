@@ -101,7 +101,7 @@ def _stop_all(argv: Sequence[str], grace: float | None, *, stacks: bool) -> int:
         except UsageError:
             pass  # it has ended meanwhile
         except MusterError as error:
-            sys.stderr.write(f"muster: not stopped: {error.message}\n")
+            sys.stderr.write(f"muster: not stopped: {printable(error.message)}\n")
             code = EXIT_MUSTER
     if not asked and not remote and not code:
         sys.stderr.write("muster: no job is running\n")
@@ -115,7 +115,7 @@ def _stop_remote(folder: str, argv: Sequence[str]) -> int:
     try:
         return forward("stop", argv, folder)
     except MusterError as error:
-        sys.stderr.write(f"muster: not stopped: {error.message}\n")
+        sys.stderr.write(f"muster: not stopped: {printable(error.message)}\n")
         return EXIT_MUSTER
 
 
@@ -123,7 +123,7 @@ def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: b
     try:
         said = job_client.stop(job.folder, grace=grace, stacks=stacks)
         if said:
-            sys.stderr.write(f"muster: {said}\n")
+            sys.stderr.write(f"muster: {printable(said)}\n")
     except job_client.NoAnswer:
         # It may run on a file system without sockets, or be about to end.
         try:

@@ -90,6 +90,8 @@ class Launch:
     """Whether the job can run without some of its hosts, each of which then has its own command."""
     orphaned: str = ""
     """A shell command that an agent runs when it has lost the controller and its ranks have ended."""
+    notes: tuple[str, ...] = ()
+    """Short sentences for the user about the commands."""
     attach: tuple[str, ...] = ()
     """The command that makes the session of a process part of the scheduler's job; agents add the pid of each rank."""
     requeue: Requeue | None = None
@@ -207,7 +209,15 @@ class Engine(ABC):
         """How the scheduler's job that this process runs in is requeued; None if that was not requested."""
         return None
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """The scheduler's command that ends the job that this process runs in, from any host; empty without one."""
+        return ""
+
     # --- failures -------------------------------------------------------------------------------------------
+
+    def misplaced(self, agent: AgentSpec, host: str, agents: Sequence[AgentSpec]) -> MusterError | None:
+        """The error if the agent reports the name of a host on which it was not to be started."""
+        return None
 
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """Explain why a command with this exit code and output did not start its agents."""
@@ -265,7 +275,7 @@ class Engine(ABC):
 
 def in_allocation(engine: Engine, spec: RunSpec, allocation: Allocation) -> Choice:
     """Choose the hosts of a scheduler's job, or those of them that the user selected."""
-    nothing_said = spec.hosts is None and spec.nproc is None
+    nothing_said = spec.nproc is None and (spec.hosts is None or any(host.slots is None for host in spec.hosts))
     return Choice(
         engine=engine,
         hosts=allocation.pick(spec.hosts, spec.nproc),

@@ -73,14 +73,14 @@ def read_limits(env: Mapping[str, str]) -> tuple[int, float, float | None] | Non
     return limit, warning, end
 
 
-def ask(argv: Sequence[str]) -> str:
+def ask(argv: Sequence[str], limit: float = _ANSWER_LIMIT) -> str:
     """Run a program of the scheduler and return its output; MusterError if it fails."""
     try:
         done = subprocess.run(
-            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=_ANSWER_LIMIT
+            argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=limit
         )
     except subprocess.TimeoutExpired:
-        raise MusterError(f"`{argv[0]}` did not answer within {_ANSWER_LIMIT:g} s") from None
+        raise MusterError(f"`{argv[0]}` did not answer within {limit:g} s") from None
     except OSError as error:
         raise MusterError(f"could not start `{argv[0]}` ({error.strerror})") from None
     if done.returncode != 0:

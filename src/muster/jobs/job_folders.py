@@ -57,6 +57,13 @@ class KeptJob:
         """Whether it has not ended, as far as can be known here."""
         return self.life in ("alive", "elsewhere")
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it may run and is not silent: a job that was killed with its host writes no last state."""
+        if self.life != "elsewhere" or self.copied is not None or self.state is None:
+            return self.may_run
+        return time.time() - self.state.now < _LATELY
+
 
 @dataclass(frozen=True, kw_only=True)
 class OnlyJob:
@@ -145,7 +152,7 @@ def running_jobs() -> list[KeptJob]:
 
         refresh(sorted(remote))
     found = [read_job(folder) for folder in folders if address(folder) is not None or folder in remote]
-    return [job for job in found if job.may_run]
+    return [job for job in found if job.is_running]
 
 
 def find(text: str) -> KeptJob:
@@ -197,7 +204,7 @@ def _of_script(text: str, folders: Sequence[Path]) -> list[Path]:
 
 def _running_or_newest(text: str, folders: Sequence[Path]) -> KeptJob:
     """The one of these jobs that runs, or the newest of those that have ended."""
-    running = [job for job in map(read_job, folders) if job.may_run]
+    running = [job for job in map(read_job, folders) if job.is_running]
     if len(running) > 1:
         raise _ambiguous(text, [job.id for job in running])
     return running[0] if running else read_job(folders[0])

@@ -23,9 +23,12 @@ def running_here(job: KeptJob, command: str) -> JobState:
         )
     if job.life == "elsewhere" and job.state is not None:
         host = printable(job.state.host)
+        there = f"ssh -t {host} {command} {name}"
+        if command == "muster stop" and job.state.cancel:  # many sites forbid ssh to the hosts of a job
+            there = printable(job.state.cancel)
         raise MusterError(
             f"job {job.id} runs on {host}, but this is {socket.gethostname()}",
-            hint=f"type `ssh -t {host} {command} {name}`; `muster ps`, `logs`, `show` and `top` work here",
+            hint=f"type `{there}`; `muster ps`, `logs`, `show` and `top` work here",
         )
     if job.life != "alive" or job.state is None:
         raise UsageError(f"job {job.id} {how_it_ended(job)}", hint=f"`muster show {name}` prints the verdict")

@@ -249,7 +249,9 @@ def _timeline(job: KeptJob, state: JobState) -> list[str]:
         for attempt in state.attempts
         if attempt.lost_at is not None and (attempt.number, attempt.lost_to) not in known
     ]
-    events += [_Event(change.time, host_change(change)) for change in state.host_changes if not _is_listed(change, state)]
+    events += [
+        _Event(change.time, host_change(change)) for change in state.host_changes if not _is_listed(change, state)
+    ]
     if state.phase == "ended":
         stopped = "requeued" if state.stopped_by == REQUEUE else f"stopped by {one_line(state.stopped_by)}"
         how = stopped if state.stopped_by else f"ended, exit code {state.exit_code}"

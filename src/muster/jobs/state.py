@@ -234,6 +234,8 @@ class JobState:
     """How it ended, or what it is waiting for."""
     stopped_by: str = ""
     """What stopped it from outside: `Ctrl-C`, `muster stop`; empty if nothing did."""
+    cancel: str = ""
+    """The scheduler's command that ends it from any host: `qdel 12.server`; empty outside a scheduler's job."""
     stuck: tuple[str, ...] = ()
     """Hosts on which a process of it could not be ended, because the kernel holds it."""
 

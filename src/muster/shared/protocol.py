@@ -58,7 +58,7 @@ def validate(message: Any, kinds: Mapping[str, type], key: str = "t", *, strict:
         kind = kinds[message[key]]
     except (KeyError, TypeError):
         raise ProtocolError(_unknown(message, key)) from None
-    fault = _fault(message, kind, {key, "re"} if strict else None)
+    fault = _fault(message, kind, (key, "re") if strict else None)
     if fault:
         raise ProtocolError(f"message `{message[key]}`{fault}")
 
@@ -111,9 +111,9 @@ def _fault(message: Any, kind: type, beside: Collection[str] | None) -> str:
                 return f": the field `{name}` must be {annotation}, not {got}"
         elif required:
             return f" lacks the field `{name}`"
-    if beside is not None and len(message) > known:
-        unknown = message.keys() - {field[0] for field in fields(kind)} - set(beside)
-        return f" has the unknown field {ascii(min(unknown))[:60]}" if unknown else ""
+    if beside is not None and len(message) > known + sum(map(message.__contains__, beside)):
+        unknown = message.keys() - {field[0] for field in _fields[kind]} - set(beside)
+        return f" has the unknown field {ascii(min(unknown))[:60]}"
     return ""
 
 
@@ -172,7 +172,7 @@ def _split(text: str, separator: str) -> list[str]:
     return parts
 
 
-def _one_of(words: list[int] | list[str]) -> Check:
+def _one_of(words: list[int | str]) -> Check:
     return lambda value: value in words
 
 

@@ -74,11 +74,18 @@ def decode(line: bytes) -> Any:
     try:
         text = str(line, "utf-8")
         value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:
+        if not _is_ascii(value) and ("\\ud" in text or "\\uD" in text):
             value = _writable(value)
     except (ValueError, RecursionError):
         raise ProtocolError("a line is not JSON in UTF-8") from None
     return value
+
+
+def _is_ascii(value: Any) -> bool:
+    """Whether a message has nothing but numbers and plain texts, as most have; a look into long texts takes longer."""
+    return type(value) is dict and all(
+        one.isascii() if type(one) is str else type(one) not in (dict, list) for one in value.values()
+    )
 
 
 def _writable(value: Any) -> Any:

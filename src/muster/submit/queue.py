@@ -38,7 +38,8 @@ def submit(text: str, request: Request, scheduler: Scheduler, env: Mapping[str, 
         job = scheduler.job_id(done.stdout) if done.returncode == 0 else None
         if job is None:
             raise _refusal(done, scheduler)
-        script = file.with_name(f"{request.name}-{scheduler.number(job)}{scheduler.suffix}")
+        name = re.sub(r"[^\w.+-]", "-", scheduler.name(request), flags=re.ASCII)
+        script = file.with_name(f"{name}-{scheduler.number(job)}{scheduler.suffix}")
         file.rename(script)
     finally:
         file.unlink(missing_ok=True)

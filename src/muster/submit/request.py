@@ -6,6 +6,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from muster.environment import SECRET_NAME
 from muster.errors import UsageError
@@ -67,11 +68,26 @@ class Request:
 
     def extra_sets(self, *options: str) -> bool:
         """Return whether an `--extra` line has one of these options, in any notation."""
-        return any(
-            word == option or word.startswith(f"{option}=" if option.startswith("--") else option)
-            for word in self.extra_words()
+        return self.extra_value(*options) is not None
+
+    def extra_value(self, *options: str) -> str | None:
+        """Return the value of the last of these options in the `--extra` lines; empty for an option without one."""
+        words = self.extra_words()
+        values = [
+            value
+            for word, following in zip_longest(words, words[1:], fillvalue="")
             for option in options
-        )
+            if (value := _value(word, following, option)) is not None
+        ]
+        return values[-1] if values else None
+
+
+def _value(word: str, following: str, option: str) -> str | None:
+    """`x` for `-N x`, `-Nx`, `--name x` and `--name=x`; None if the word is not this option."""
+    if word == option:
+        return following
+    start = f"{option}=" if option.startswith("--") else option
+    return word[len(start) :] if word.startswith(start) else None
 
 
 def without_secrets(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]]:

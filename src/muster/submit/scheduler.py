@@ -49,6 +49,10 @@ class Scheduler(Protocol):
         """Return the job's id from the program's output; None without one."""
         ...
 
+    def name(self, request: Request) -> str:
+        """Return the name of the job, which `--extra` may set."""
+        ...
+
     def number(self, job: str) -> str:
         """Return the part of an id that is used in file names."""
         ...

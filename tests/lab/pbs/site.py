@@ -10,7 +10,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,9 +20,20 @@ from waiting import wait_until
 from muster.lab import Lab
 
 PROGRAMS = Path(__file__).with_name("programs")
-CLIENTS = ("qsub", "qstat", "qdel", "qsig", "qalter", "qrerun", "pbsdsh")
-OPENPBS_ONLY = ("pbs_tmrsh", "pbs_attach")
+OF_SERVER = ("qsub", "qstat", "qdel", "qsig", "qalter", "qrerun", "pbs_release_nodes")
+CLIENTS = (*OF_SERVER, "pbsdsh")
+OPENPBS_ONLY = ("pbs_tmrsh", "pbs_attach", "pbs_release_nodes")
 SERVER = "pbssrv"
+
+# What each program of the server does first: with a server that is down or hangs, it fails or waits.
+REACH_SERVER = """\
+if [ -e {state}/down ]; then
+    echo "Connection refused" >&2
+    echo "{name}: cannot connect to server {server} (errno=15010)" >&2
+    exit 255
+fi
+while [ -e {state}/hung ]; do sleep 0.1; done
+"""
 
 
 class PbsSite:
@@ -46,6 +58,8 @@ class PbsSite:
         ncpus: int = 8,
         ngpus: int | Mapping[str, int] = 8,
         history: bool = True,
+        default_chunk: Mapping[str, int] | None = None,
+        vnodes: Mapping[str, int] | None = None,
     ) -> None:
         self.lab = lab
         self.folder = folder / f"pbs-{time.monotonic_ns()}"
@@ -58,6 +72,8 @@ class PbsSite:
             "flavour": flavour,
             "kill_delay": kill_delay,
             "history": history,
+            "default_chunk": dict(default_chunk or {}),
+            "usecp": str(folder),
             "home": str(self.home),
             "exec": str(self.bin.parent),
             "state": str(self._state),
@@ -67,6 +83,7 @@ class PbsSite:
                     "address": lab.address(name),
                     "ncpus": ncpus,
                     "ngpus": ngpus if isinstance(ngpus, int) else ngpus[name],
+                    "vnodes": (vnodes or {}).get(name, 1),
                 }
                 for name in lab.names
             },
@@ -95,10 +112,13 @@ class PbsSite:
         shutil.copytree(PROGRAMS, library, ignore=shutil.ignore_patterns("__pycache__"))
         (library / "site.json").write_text(json.dumps(self._settings))
         torque = self._settings["flavour"] == "torque"
-        for name in CLIENTS if torque else (*CLIENTS, *OPENPBS_ONLY):
+        for name in dict.fromkeys((*CLIENTS, *OPENPBS_ONLY)):
+            if torque and name in OPENPBS_ONLY:
+                continue
             module, extra = ("qdel", f" {name}") if name in ("qdel", "qsig") else (name, "")
             start = shlex.join([sys.executable, "-sSE", str(library / f"{module}.py")])
-            (self.bin / name).write_text(f'#!/bin/sh\nexec {start}{extra} "$@"\n')
+            reach = REACH_SERVER.format(state=self._state, name=name, server=SERVER) if name in OF_SERVER else ""
+            (self.bin / name).write_text(f'#!/bin/sh\n{reach}exec {start}{extra} "$@"\n')
             (self.bin / name).chmod(0o755)
 
     def boot(self, host: str) -> None:
@@ -106,6 +126,21 @@ class PbsSite:
         self._end_mom(host)
         self._start_mom(host)
         self._await_mom(host)
+
+    def kill_mom(self, host: str) -> None:
+        """Kill the mom of a host and nothing else; `boot` starts another one."""
+        self._moms[host].kill()
+        self._moms[host].wait(10)
+
+    @contextmanager
+    def server(self, fault: Literal["down", "hung"]) -> Generator[None]:
+        """Let the server be down or hang for a while; moms and jobs run on."""
+        mark = self._state / fault
+        mark.touch()
+        try:
+            yield
+        finally:
+            mark.unlink()
 
     def _start_mom(self, host: str) -> None:
         program = [sys.executable, "-sSE", str(self.bin.parent / "lib" / "mom.py"), host]

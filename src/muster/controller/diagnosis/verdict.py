@@ -87,7 +87,8 @@ def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) 
     """Find the first failure on all hosts and describe it."""
     failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
     first = _first(failures)
-    loss = min(losses, key=lambda lost: lost.time, default=None)
+    # Of several lost hosts, the one whose rank failed first.
+    loss = min(losses, key=lambda lost: (first is None or lost.host != first.host, lost.time), default=None)
     # A lost host is noticed seconds after it was lost, so ranks elsewhere may have failed because of it before.
     if loss is not None and (first is None or first.is_symptom or first.host == loss.host):
         return _host_lost(loss, failures)

@@ -278,7 +278,10 @@ class DialedConnector:
             return next((link for link in links if link.lines.name == hello["resume"]), None), True
         free = [link for link in links if link.spec.key == key and not link.is_attached and not link.closing]
         if free:
-            return free[0], False
+            wrong = self.launch.engine.misplaced(free[0].spec, str(hello["host"]), self.launch.agents)
+            if wrong is not None:
+                free[0].fail(wrong)
+            return (None if wrong is not None else free[0]), False
         if not any(link.closing for link in self.links):  # late agents are normal when the job is over
             self._on_text(hello["host"], f"rejected an agent with the unexpected key `{key}`")
         return None, False

@@ -304,7 +304,7 @@ def _parsed(line: bytes) -> dict[str, Any]:
         raise ProtocolError(f"this job does not know the request `{what}`; it may run another version of Muster")
     for name in ("grace", "left"):
         seconds = asked.get(name)
-        if type(seconds) in (int, float) and not 0 <= seconds <= _LONGEST_WAIT:
+        if isinstance(seconds, (int, float)) and not 0 <= seconds <= _LONGEST_WAIT:
             raise UsageError(f"`{name}` must be between 0 and {_LONGEST_WAIT:.0f} s")
     try:
         validate(asked, JOB_REQUESTS, "do")

@@ -51,6 +51,7 @@ class JobStatus:
     def __init__(self, job: Job, launch: Launch, begin: float) -> None:
         self.job = job
         self.engine = launch.name
+        self.cancel = launch.engine.cancel_command(os.environ)
         self.begin = begin
         self.phase: Phase = "connecting"
         self.sentence = ""
@@ -319,5 +320,6 @@ class JobStatus:
             exit_code=self.exit_code,
             sentence=self.sentence,
             stopped_by=self.stopped_by,
+            cancel=self.cancel,
             stuck=self.stuck,
         )

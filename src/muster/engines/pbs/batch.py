@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 from itertools import pairwise
 
@@ -15,6 +16,9 @@ _LONGEST_NAME = 230  # PBS_MAXJOBNAME in OpenPBS
 
 _BESIDE_SELECT = re.compile(r"\b(select|nodes|ncpus|ngpus|mem|mpiprocs)=")
 """Resources that PBS does not allow together with `-l select=`, including a second select."""
+
+_NO_ID = re.compile(r"-[fhIVX]*z[fhIVXz]*")
+"""`-z`, alone or after other options without a value."""
 
 
 class Pbs:
@@ -41,10 +45,11 @@ class Pbs:
     )
 
     def check(self, request: Request) -> None:
-        """Check the job name, and that resources are requested in one way only."""
-        if not request.name[0].isalpha() or len(request.name) > _LONGEST_NAME:
+        """Check the job name, that resources are requested in one way only, and that qsub prints the job id."""
+        name = self.name(request)
+        if not name[:1].isalpha() or len(name) > _LONGEST_NAME:
             raise UsageError(
-                f"--name {request.name}: a PBS job name must start with a letter and have at most 230 characters",
+                f"--name {name}: a PBS job name must start with a letter and have at most 230 characters",
                 hint="for example --name big-run",
             )
         if request.warning is not None and request.seconds is None:
@@ -59,6 +64,7 @@ class Pbs:
                 f"{given} becomes a `-l select` line, which PBS does not allow together with `-l {clash[0]}…`",
                 hint="omit --nodes, --gpus-per-node and --mem, and put everything into --extra '-l …'",
             )
+        _check_extra(request)
 
     def check_program(self, path: str) -> None:
         """Reject Slurm's qsub wrapper, a Perl script (Debian: slurm-wlm-torque); the qsub of PBS is a binary."""
@@ -71,19 +77,21 @@ class Pbs:
             )
 
     def directives(self, request: Request) -> list[str]:
-        """The directives of the job; `--extra` overrides the defaults (-j, -k)."""
-        lines = [f"-N {request.name}"]
+        """The directives of the job; `--extra` replaces them, because PBS uses the first of two values of `-l`."""
+        lines = [] if request.extra_sets("-N") else [f"-N {request.name}"]
         if _asks_for_nodes(request):
             lines.append(f"-l select={_chunks(request)}")
-        if (request.nodes or 1) > 1:
+        if (request.nodes or 1) > 1 and not _sets_resource(request, "place"):
             lines.append("-l place=scatter")  # otherwise PBS places as many chunks on one host as fit
+        limited = request.seconds is not None and not _sets_resource(request, "walltime")
         wanted = {
-            "-l": None if request.seconds is None else f"walltime={clock(request.seconds)}",
+            "-l": f"walltime={clock(request.seconds or 0)}" if limited else None,
             "-q": request.queue,
             "-A": request.account,
             "-v": ",".join(request.variables) or None,
             "-j": None if request.extra_sets("-j", "-e") else "oe",
-            "-k": None if request.extra_sets("-k") else "oed",  # d: written to its final location while the job runs
+            # d: written to its final location while the job runs; PBS holds a job whose directory does not exist
+            "-k": None if request.extra_sets("-k", "-o", "-e") else "oed",
         }
         lines += [f"{option} {value}" for option, value in wanted.items() if value is not None]
         lines += ["-r y"] * (request.requeue is not None)
@@ -109,17 +117,26 @@ class Pbs:
         ids = re.findall(r"^(\d+(?:\[\d*\])?(?:\.\S+)?)\s*$", printed, re.MULTILINE)
         return ids[-1] if ids else None
 
+    def name(self, request: Request) -> str:
+        """The value of -N."""
+        return request.extra_value("-N") or request.name
+
     def number(self, job: str) -> str:
         """`4711`."""
         return re.sub(r"\D.*", "", job)
 
     def next_steps(self, request: Request, job: str) -> list[tuple[str, str]]:
         """qstat, the log, qdel."""
-        steps = [(f"qstat {job}", "show its state: Q (queued) or R (running)")]
+        typed = shlex.quote(job)  # the id of an array has brackets
+        steps = [(f"qstat -s {typed}", "show its state: Q (queued, with the reason) or R (running)")]
+        if request.extra_sets("-V"):
+            steps.append((f"qstat -f {typed}", "check Variable_List: OpenPBS 23.06 ignores -V, --env NAME works"))
         if not request.extra_sets("-o", "-k", "-j", "-e"):
             late = "follow its output (at some sites the file appears when the job ends)"
-            steps.append((f"tail -F {request.name}.o{self.number(job)}", late))
-        return [*steps, (f"qdel {job}", "cancel it")]
+            first = re.match(r"\d+", request.extra_value("-J") or "")  # each job of an array has its own file
+            index = f".{first[0]}" if first else ""
+            steps.append((f"tail -F {self.name(request)}.o{self.number(job)}{index}", late))
+        return [*steps, (f"qdel {typed}", "cancel it")]
 
 
 def _asks_for_nodes(request: Request) -> str:
@@ -138,6 +155,38 @@ def _chunks(request: Request) -> str:
     if request.memory is not None:
         parts.append(f"mem={request.memory.amount}{request.memory.unit.lower()}b")
     return ":".join(parts)
+
+
+def _check_extra(request: Request) -> None:
+    """Reject `--extra` lines with which the job would run without what Muster needs to know or to pass on."""
+    words = request.extra_words()
+    hidden = next((word for word in words if _NO_ID.fullmatch(word)), None)
+    if hidden is not None:
+        raise UsageError(
+            f"--extra {hidden}: qsub would not print the job id, which `muster submit` needs",
+            hint="omit -z; on stdout, `muster submit` prints only the job id",
+        )
+    if "block=true" in (request.extra_value("-W") or ""):
+        raise UsageError(
+            "--extra '-W block=true': qsub would wait for the end of the job",
+            hint="omit it, and wait with `qstat -x` or `muster logs --follow`",
+        )
+    if request.variables and request.extra_sets("-v"):
+        raise UsageError(
+            f"--env {request.variables[0]} becomes a `-v` line, and qsub uses only the last one, that of --extra",
+            hint="pass every variable with --env, either NAME or NAME=VALUE",
+        )
+    if request.warning is not None and _sets_resource(request, "walltime"):
+        raise UsageError(
+            "--requeue and --signal count from --time, which --extra '-l walltime=…' replaces",
+            hint="set the walltime with --time only",
+        )
+
+
+def _sets_resource(request: Request, name: str) -> bool:
+    """Whether an `--extra` line has `-l name=…`."""
+    items = (item.strip() for value in _resources(request) for item in value.split(","))
+    return any(item.partition("=")[0] == name for item in items)
 
 
 def _resources(request: Request) -> list[str]:

@@ -7,8 +7,9 @@ import re
 import shlex
 import shutil
 import signal
+import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -28,14 +29,17 @@ from muster.engines.engine import (
     in_container,
     one_per_host,
 )
-from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text
+from muster.engines.pbs.environment import in_pbs_job, nodefile_lines, nodefile_text, same_host
 from muster.engines.pbs.qstat import pbs_program, read_pbs_here
 from muster.engines.requeue import VARIABLES, tracking_env
 from muster.engines.ssh.engine import SshEngine
 from muster.environment import carried
 from muster.errors import HostError, MusterError
+from muster.hosts import Host
 from muster.plan import Plan
+from muster.shared.machine import interfaces
 from muster.spec import RunSpec
+from muster.text import printable
 
 if TYPE_CHECKING:
     import argparse
@@ -123,6 +127,20 @@ class PbsEngine(Engine):
 
         return read_requeue(env)
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """qdel."""
+        return qdel(env)
+
+    def misplaced(self, agent: AgentSpec, host: str, agents: Sequence[AgentSpec]) -> MusterError | None:
+        """The error if pbsdsh started the agent of one host on another, as it does after changes to PBS_NODEFILE."""
+        if not is_misplaced(agent.host.name, host, [other.host.name for other in agents], is_here=names_this_machine):
+            return None
+        return HostError(
+            agent.name,
+            f"pbsdsh started its agent on {printable(host)}, because PBS_NODEFILE differs from the file that PBS wrote",
+            hint="leave PBS_NODEFILE as PBS sets it, and select hosts with `-H host1,host2`",
+        )
+
     def explain(self, command: StartCommand, code: int | None, text: str) -> MusterError:
         """Explain the output of a pbsdsh that did not start its agent; the task's own output is in the job's file."""
         host = command.agents[0].name
@@ -192,6 +210,15 @@ class PbsOverSsh(SshEngine):
         """The run to continue, in a job that may be requeued."""
         return tracking_env(plan, rank)
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """qdel."""
+        return qdel(env)
+
+    def is_here(self, host: Host, hosts: Sequence[Host]) -> bool:
+        """Whether a host is this machine; PBS may add a domain to a name that is short here."""
+        own = socket.gethostname().partition(".")[0]
+        return super().is_here(host, hosts) or same_host(own, [other.name for other in hosts]) == host.name
+
     def usual_reason(self, number: int) -> str | None:
         """PBS ends a job with SIGTERM."""
         return _MEANING if number == signal.SIGTERM else None
@@ -231,6 +258,31 @@ def pbsdsh_commands(
         argv = (pbsdsh, "-n", str(lines[agent.host.name]), "--", *task)
         commands.append(StartCommand(argv=argv, agents=(agent,), box=box))
     return tuple(commands)
+
+
+def is_misplaced(name: str, reported: str, hosts: Sequence[str], *, is_here: Callable[[str], bool]) -> bool:
+    """Whether an agent that was to run on the host `name` reports to be on another one of these `hosts`, or here.
+
+    A name that no host has proves nothing: PBS may use other names than the hosts themselves.
+    """
+    if same_host(reported, [name]) is not None:
+        return False
+    here = socket.gethostname().partition(".")[0]
+    return same_host(reported, hosts) is not None or (same_host(reported, [here]) is not None and not is_here(name))
+
+
+def names_this_machine(name: str) -> bool:
+    """Whether a name stands for an address of this machine; True if that cannot be determined."""
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(name, None)}
+    except OSError:
+        return True
+    return any(address in found for interface in interfaces() for address in interface["addresses"])
+
+
+def qdel(env: Mapping[str, str]) -> str:
+    """The command that ends the PBS job."""
+    return f"qdel {shlex.quote(env['PBS_JOBID'])}" if in_pbs_job(env) else ""
 
 
 def attached(job_id: str, pbs_attach: str) -> str:

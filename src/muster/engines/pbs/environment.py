@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from muster.engines.allocation import Allocation
 from muster.engines.rank_variables import RankVariables, rank_and_size
@@ -25,6 +25,7 @@ _GPU_LINE = re.compile(r"(.+)-gpu[0-9]+")  # Torque's form, such as `n1-gpu0`
 _COUNT = re.compile(r"[0-9]{1,6}")
 _SCRIPT_HINT = "call `muster run` from the job script itself; pbsdsh tasks may have no PBS_NODEFILE"
 _BROKEN_HINT = "check the output of `cat $PBS_NODEFILE` in the job, or use `--engine ssh -H host1,host2`"
+_EMPTY_HINT = "a chunk with mpiprocs=0 has no line in it; request mpiprocs=1 or more in `qsub -l select=…`"
 
 
 def in_pbs_job(env: Mapping[str, str]) -> bool:
@@ -53,11 +54,13 @@ def nodefile_lines(nodefile: str) -> dict[str, int]:
     return lines
 
 
-def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufile: str | None = None) -> Allocation:
+def read_pbs(
+    env: Mapping[str, str], nodefile: str, qstat: str, *, silence: str = "", gpufile: str | None = None
+) -> Allocation:
     """The allocation of a job.
 
-    `nodefile` is the content of PBS_NODEFILE, `qstat` the output of `qstat -f $PBS_JOBID` (None if it failed) and
-    `gpufile` the content of Torque's PBS_GPUFILE. A host has `slots` only if PBS reports its GPUs, and `tasks` only
+    `nodefile` is the content of PBS_NODEFILE, `qstat` the output of `qstat -f $PBS_JOBID`, `silence` why there is none,
+    and `gpufile` the content of Torque's PBS_GPUFILE. A host has `slots` only if PBS reports its GPUs, and `tasks` only
     if its lines in the nodefile mean ranks.
     """
     job = env.get("PBS_JOBID")
@@ -65,9 +68,12 @@ def read_pbs(env: Mapping[str, str], nodefile: str, qstat: str | None, *, gpufil
         raise UsageError("not inside a PBS job (PBS_JOBID is not set)", hint="run it in a job script or in `qsub -I`")
     names = _names(nodefile)
     hosts = tuple(dict.fromkeys(names))
-    attributes = _attributes(qstat or "", job)
+    attributes = _attributes(qstat, job)
     gpus = _gpus(hosts, env, attributes, gpufile)
     ranks = _ranks(names, env, attributes)
+    if not attributes and not gpus.of:
+        why = silence or "qstat does not know this job"
+        ranks = replace(ranks, note=f"could not determine the GPUs that PBS allocated ({why}); {_instead(ranks)}")
     return Allocation(
         kind="PBS job",
         id=job,
@@ -87,6 +93,13 @@ class _Counts:
 _UNKNOWN = _Counts(of={})
 
 
+def _instead(ranks: _Counts) -> str:
+    """What sets the number of ranks if qstat is silent."""
+    if ranks.of:
+        return "each line of PBS_NODEFILE becomes one rank, use --nproc N for another number per host"
+    return "each host reports its own GPUs, use --nproc N if they are not all yours"
+
+
 def _names(nodefile: str) -> list[str]:
     names: list[str] = []
     for number, line in enumerate(nodefile.split("\n"), start=1):
@@ -97,7 +110,7 @@ def _names(nodefile: str) -> list[str]:
             raise UsageError(f"line {number} of PBS_NODEFILE is not a host name: {name[:60]!r}", hint=_BROKEN_HINT)
         names.append(name)
     if not names:
-        raise UsageError("PBS_NODEFILE lists no hosts", hint=_BROKEN_HINT)
+        raise UsageError("PBS_NODEFILE lists no hosts", hint=_EMPTY_HINT)
     return names
 
 
@@ -148,7 +161,7 @@ def _from_vnodes(hosts: Sequence[str], attributes: Mapping[str, str]) -> dict[st
     found: Counter[str] = Counter()
     for chunk, place in zip(chunks, places, strict=True):
         for vnode, gpus in _vnodes(chunk):
-            host = _same_host(vnode, hosts) or _same_host(place, hosts)
+            host = same_host(vnode, hosts) or same_host(place, hosts)
             if host is None and gpus:
                 return {}
             if host is not None:
@@ -168,14 +181,14 @@ def _from_gpufile(hosts: Sequence[str], gpufile: str) -> dict[str, int]:
     found: Counter[str] = Counter()
     for line in gpufile.split():
         gpu = _GPU_LINE.fullmatch(line)
-        host = _same_host(gpu[1], hosts) if gpu else None
+        host = same_host(gpu[1], hosts) if gpu else None
         if host is None:
             return {}
         found[host] += 1
     return dict(found)
 
 
-def _same_host(name: str, hosts: Sequence[str]) -> str | None:
+def same_host(name: str, hosts: Sequence[str]) -> str | None:
     """The host of the nodefile with this name, with or without a domain in either name."""
     if name in hosts:
         return name
@@ -185,14 +198,18 @@ def _same_host(name: str, hosts: Sequence[str]) -> str | None:
 
 
 def _ranks(names: Sequence[str], env: Mapping[str, str], attributes: Mapping[str, str]) -> _Counts:
-    """The number of ranks requested on each host, if the lines of the nodefile mean ranks."""
+    """The number of ranks requested on each host, if the lines of the nodefile mean ranks.
+
+    PBS writes one line per rank. Only a job that asked for no ranks, and got one line per host, leaves the number open.
+    """
     if env.get("PBS_NCI_NCPUS_PER_NODE") or (len(names) > 1 and env.get("PBS_NCPUS") == str(len(names))):
         return _Counts(of={}, note="PBS_NODEFILE has one line per CPU, so its lines do not set the number of ranks")
-    asked = "mpiprocs=" in attributes.get("Resource_List.select", "")
-    if asked or env.get("PBS_NUM_PPN"):
-        word = "mpiprocs" if asked else "ppn"
-        return _Counts(of=Counter(names), note=f"ranks on hosts without GPUs from the lines of PBS_NODEFILE ({word})")
-    return _UNKNOWN
+    lines = Counter(names)
+    asked = "Resource_List.mpiprocs" in attributes or "mpiprocs=" in attributes.get("Resource_List.select", "")
+    if attributes and not asked and not env.get("PBS_NUM_PPN") and max(lines.values()) == 1:
+        return _UNKNOWN
+    word = "mpiprocs" if asked else "ppn" if env.get("PBS_NUM_PPN") else "one for each chunk"
+    return _Counts(of=lines, note=f"ranks on hosts without GPUs from the lines of PBS_NODEFILE ({word})")
 
 
 # --- tasks of a job -------------------------------------------------------------------------------------------

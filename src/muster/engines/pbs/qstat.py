@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
 from muster.engines.pbs.environment import nodefile_text, read_pbs
 from muster.engines.pbs.nodefile import pbs_setting
+from muster.engines.requeue import ask
+from muster.errors import MusterError
+from muster.text import printable
 from muster.user_file import read_user_file
 
 _QSTAT_LIMIT = 10.0
-"""Timeout in seconds for a busy PBS server; without an answer, the hosts report their own GPUs."""
+"""Timeout in seconds for a busy PBS server; without an answer, the lines of PBS_NODEFILE set the number of ranks."""
 
 
 def read_pbs_here(env: Mapping[str, str]) -> Allocation:
     """The allocation of the PBS job that this process runs in, from its environment and `qstat -f`."""
-    return read_pbs(env, nodefile_text(env), _qstat(env), gpufile=_gpufile(env))
+    nodefile = nodefile_text(env)
+    text, silence = ask_qstat(env)
+    return read_pbs(env, nodefile, text, silence=silence, gpufile=_gpufile(env))
 
 
 def pbs_program(name: str, env: Mapping[str, str]) -> str:
@@ -27,18 +31,12 @@ def pbs_program(name: str, env: Mapping[str, str]) -> str:
     return path if os.access(path, os.X_OK) else name
 
 
-def _qstat(env: Mapping[str, str]) -> str | None:
+def ask_qstat(env: Mapping[str, str], limit: float = _QSTAT_LIMIT) -> tuple[str, str]:
+    """The output of `qstat -f` for this job, and why there is none."""
     try:
-        done = subprocess.run(
-            [pbs_program("qstat", env), "-f", env.get("PBS_JOBID", "")],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_QSTAT_LIMIT,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout if done.returncode == 0 else None
+        return ask((pbs_program("qstat", env), "-f", env.get("PBS_JOBID", "")), limit), ""
+    except MusterError as error:
+        return "", printable(error.message)
 
 
 def _gpufile(env: Mapping[str, str]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping
 
 from muster.engines.requeue import LIMIT, WARNING
@@ -41,12 +42,25 @@ class Slurm:
     )
 
     def check(self, request: Request) -> None:
-        """Reject a warning signal or a requeue that is requested twice, which sbatch would not report."""
+        """Reject `--extra` lines with which sbatch would do something else than requested, without a message."""
         wanted = {"--signal": request.warning, "--requeue": request.requeue}
         for option, value in wanted.items():
             if value is not None and request.extra_sets(option, "--no-requeue" if option == "--requeue" else option):
                 hint = f"use `muster submit {option} {value}` without that line"
                 raise UsageError(f"--extra with {option} contradicts the {option} of `muster submit`", hint=hint)
+        if request.extra_sets("--wait", "-W"):
+            raise UsageError(
+                "--extra --wait: sbatch would wait for the end of the job",
+                hint="omit it, and wait with `srun --dependency=afterany:ID true` or `muster logs --follow`",
+            )
+        export = request.extra_value("--export")
+        passed = [] if export is None else [item.partition("=")[0] for item in export.split(",")]
+        missing = [name for name in request.variables if export is not None and not {"ALL", name} & {*passed}]
+        if missing:
+            raise UsageError(
+                f"--env {missing[0]}: --extra '--export={export}' does not pass it to the job",
+                hint=f"use --extra '--export={export},{missing[0]}', or --env {missing[0]}=VALUE",
+            )
 
     def check_program(self, path: str) -> None:
         """Any sbatch is Slurm's."""
@@ -62,7 +76,7 @@ class Slurm:
             "--time": None if request.seconds is None else slurm_time(request.seconds),
             "--partition": request.queue,
             "--account": request.account,
-            "--output": None if _output_is_chosen(request) else "%x-%j.out",
+            "--output": None if _output_is_chosen(request) else "%x-%A_%a.out" if _array(request) else "%x-%j.out",
             # B: to the script alone, which is `muster run`; it warns each rank once
             "--signal": None if request.warning is None else f"B:USR1@{request.warning}",
             "--open-mode": None if request.requeue is None else "append",
@@ -108,6 +122,10 @@ class Slurm:
         ids = re.findall(r"^(\d+(?:;\S+)?)\s*$", printed, re.MULTILINE)
         return ids[-1] if ids else None
 
+    def name(self, request: Request) -> str:
+        """The value of --job-name."""
+        return request.extra_value("--job-name", "-J") or request.name
+
     def number(self, job: str) -> str:
         """`4711`."""
         return job.partition(";")[0]
@@ -118,7 +136,9 @@ class Slurm:
         where = f"-M {cluster} " if cluster else ""
         steps = [(f"squeue {where}-j {number}", "show its state: PD (pending, with the reason) or R (running)")]
         if not _output_is_chosen(request):
-            steps.append((f"tail -F {request.name}-{number}.out", "follow its output (the file appears once it runs)"))
+            first = re.match(r"\d+", _array(request))  # each job of an array has its own file
+            file = f"{self.name(request)}-{number}{f'_{first[0]}' if first else ''}.out"
+            steps.append((f"tail -F {shlex.quote(file)}", "follow its output (the file appears once it runs)"))
         return [*steps, (f"scancel {where}{number}", "cancel it")]
 
 
@@ -126,6 +146,11 @@ def slurm_time(seconds: int) -> str:
     """`02:00:00`, or `1-12:00:00` for a day or more."""
     days, rest = divmod(seconds, DAY)
     return f"{days}-{clock(rest)}" if days else clock(rest)
+
+
+def _array(request: Request) -> str:
+    """The indices of a job array, if `--extra` requests one."""
+    return request.extra_value("--array", "-a") or ""
 
 
 def _output_is_chosen(request: Request) -> bool:

@@ -80,6 +80,10 @@ class SlurmEngine(Engine):
         """The allocation that this process runs in."""
         return read_slurm(env) if in_slurm_allocation(env) else None
 
+    def cancel_command(self, env: Mapping[str, str]) -> str:
+        """scancel."""
+        return f"scancel {env['SLURM_JOB_ID']}" if in_slurm_allocation(env) else ""
+
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One srun, or several if the hosts have different numbers of GPUs."""
         if choice.allocation is None:
@@ -92,19 +96,28 @@ class SlurmEngine(Engine):
             )
         agents = one_per_host(choice.hosts, inherits=box is None)
         python = spec.python_on_all(choice.hosts)
+        gpus, unknown = gpus_of_job(os.environ)
         commands = srun_commands(
             choice.allocation,
             agents,
             python=python,
             box=box,
-            gpus=gpus_of_job(os.environ),
+            gpus=gpus,
             alone=can_lack_hosts(spec),
         )
         from muster.engines.slurm.slurm_requeue import WITHOUT_BATCH_HOST  # here, because other engines do not need it
 
         can_lack = can_lack_hosts(spec)
         orphaned = WITHOUT_BATCH_HOST if can_lack and box is None else ""
-        return Launch(engine=self, commands=commands, channel="dial-back", can_lack_hosts=can_lack, orphaned=orphaned)
+        fewer = "hosts may get fewer than the job has, request them with --gpus-per-node"
+        return Launch(
+            engine=self,
+            commands=commands,
+            channel="dial-back",
+            can_lack_hosts=can_lack,
+            orphaned=orphaned,
+            notes=(f"could not determine the GPUs that Slurm allocated ({unknown}); {fewer}",) if unknown else (),
+        )
 
     def launch_one(self, launch: Launch, agent: AgentSpec) -> StartCommand | None:
         """An srun for this host alone; it fails if Slurm has removed the host from the job, because it was DOWN."""

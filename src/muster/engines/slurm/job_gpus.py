@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 
+from muster.engines.requeue import ask
+from muster.errors import MusterError
 from muster.hosts import expand
 
 _SCONTROL_LIMIT = 10.0
@@ -19,21 +20,14 @@ _NODES = re.compile(r"^\s+Nodes=(\S+) .*?\bGRES=(\S*)", re.MULTILINE)
 _GPUS = re.compile(r"(?:^|,)gpu(?::[^:,]+)?:(\d+)")
 
 
-def gpus_of_job(env: Mapping[str, str]) -> dict[str, int]:
-    """The number of GPUs of the job on each host; empty if its steps get all of them anyway, or if it is unknown."""
+def gpus_of_job(env: Mapping[str, str], limit: float = _SCONTROL_LIMIT) -> tuple[dict[str, int], str]:
+    """The number of GPUs of the job on each host, and why it is unknown; empty if its steps get all of them anyway."""
     if not any(env.get(name) for name in _SHARED_OUT):
-        return {}
+        return {}, ""
     try:
-        done = subprocess.run(
-            ["scontrol", "show", "job", "--details", env["SLURM_JOB_ID"]],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_SCONTROL_LIMIT,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return {}
-    return read_gpus(done.stdout)
+        return read_gpus(ask(("scontrol", "show", "job", "--details", env["SLURM_JOB_ID"]), limit)), ""
+    except MusterError as error:
+        return {}, error.message
 
 
 def read_gpus(details: str) -> dict[str, int]:

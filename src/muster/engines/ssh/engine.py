@@ -65,11 +65,15 @@ class SshEngine(Engine):
         commands: list[StartCommand] = []
         for host, name in zip(choice.hosts, labels(choice.hosts), strict=True):
             python = spec.python_on(host)
-            if is_this_machine(host) and not spec.lab:
+            if self.is_here(host, choice.hosts) and not spec.lab:
                 commands.append(local_command(host, name, python=python, box=box))
             else:
                 commands.append(ssh_command(host, name, python=python, ssh=spec.ssh, under=under, box=box))
         return Launch(engine=self, commands=tuple(commands), channel="pipes")
+
+    def is_here(self, host: Host, hosts: Sequence[Host]) -> bool:
+        """Whether one of these hosts is this machine, so that ssh is not needed."""
+        return is_this_machine(host)
 
     def wrapper(self, choice: Choice) -> str:
         """A program on the hosts, quoted for their shell, that wraps the agent's command."""

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 import records
+from leftovers import end_leftovers
 from mom_job import FirstHostJob, HostJob
 from output import write_delivered
 from schedule import schedule
-from surroundings import lines
+from surroundings import lines, write_nodefile
 from wire import HOME, PORT, SITE, TORQUE
 
 NAME = sys.argv[1] if len(sys.argv) > 1 else ""
@@ -42,6 +43,8 @@ class Connection(socketserver.StreamRequestHandler):
         try:
             if do == "demux":
                 _demux(self.rfile, **request)
+            elif do == "watch":
+                self.rfile.read()
             elif do == "spawn":
                 self._spawn(**request)
             else:
@@ -106,6 +109,13 @@ def _leave(job: str) -> None:
         JOBS.pop(job).leave()
 
 
+def _update(job: str) -> None:
+    """The job has fewer hosts from now on (pbs_release_nodes)."""
+    here = _job(job)
+    here.record = records.load(job)
+    write_nodefile(here.record)
+
+
 def _nodes(job: str, cookie: str) -> dict[str, Any]:
     """tm_init and tm_nodeinfo."""
     return {"nodes": [host for host, _ in lines(_job(job, cookie).record)]}
@@ -159,6 +169,7 @@ REQUESTS: dict[str, Callable[..., dict[str, Any] | None]] = {
     "start": _start,
     "join": _join,
     "leave": _leave,
+    "update": _update,
     "nodes": _nodes,
     "signal": _signal,
     "attach": _attach,
@@ -184,10 +195,13 @@ def _furnish() -> None:
 
 def main() -> None:
     _furnish()
+    requeued = end_leftovers(NAME)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # in scripts and tasks too
     with Server(("", PORT), Connection) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print("ready", flush=True)
+        if requeued:
+            _schedule()
         sys.stdin.buffer.read()
     for job in list(JOBS.values()):
         job.kill()

@@ -11,6 +11,7 @@ import threading
 import time
 
 import records
+from leftovers import forget, remember
 from output import DELIVERED_LATER, Output
 from schedule import schedule
 from surroundings import clear, furnish, hosts, script_environment, task_environment
@@ -59,6 +60,7 @@ class HostJob:
             streams=(subprocess.DEVNULL, streams[0], streams[1]),
             lingers=self.lingers,
         )
+        remember(task.session, self.record["id"])
         for stream in streams:
             os.close(stream)
         return task
@@ -79,6 +81,7 @@ class HostJob:
 
     def attach(self, session: int) -> Task:
         """Take a session that someone else started into the job."""
+        remember(session, self.record["id"])
         return self.new_task(session)
 
     def signal_all(self, number: int) -> None:
@@ -98,6 +101,7 @@ class HostJob:
             task.kill()
         for task in tasks:
             task.ended.wait(max(0.0, deadline - time.monotonic()))
+            forget(task.session)
 
     def leave(self) -> None:
         """The job is over."""
@@ -126,6 +130,12 @@ class FirstHostJob(HostJob):
 
     def run(self) -> None:
         """The whole life of the job."""
+        if self.output.missing:
+            comment = "job held, too many failed attempts to run"
+            records.change(self.record["id"], state="H", comment=comment, exit_status=-3)
+            self.leave()
+            return
+        self.output.refuse_direct_write()
         for sister in hosts(self.record)[1:]:
             try:
                 call(sister, do="join", job=self.record["id"])
@@ -169,6 +179,7 @@ class FirstHostJob(HostJob):
             streams=(reading, out, err),
             lingers=self.lingers,
         )
+        remember(task.session, self.record["id"])
         for descriptor in (reading, out, err):
             os.close(descriptor)
         return task

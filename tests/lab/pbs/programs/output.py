@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 from io import BufferedIOBase
@@ -23,10 +24,17 @@ class Output:
         self.paths = {stream: self._path(stream) for stream in "oe"}
         self._readers: list[threading.Thread] = []
         for path in set(self.paths.values()):
-            path.parent.mkdir(parents=True, exist_ok=True)
+            if self.missing:
+                return
             if not record["runs"]:  # a job that was run again appends
                 path.unlink(missing_ok=True)
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+
+    @property
+    def missing(self) -> Path | None:
+        """The directory of a file that is to be written in place but does not exist; mom cannot start such a job."""
+        (HOME / "spool").mkdir(parents=True, exist_ok=True)
+        return next((path.parent for path in self.paths.values() if not path.parent.is_dir()), None)
 
     def _joined(self, stream: str) -> str:
         join = self.record["join"]
@@ -35,10 +43,25 @@ class Output:
     def _path(self, stream: str) -> Path:
         stream = self._joined(stream)
         if stream not in self.record["keep"]:
-            return HOME / "spool" / f"{self.record['id']}.{'OU' if stream == 'o' else 'ER'}"
+            return self._spooled(stream)
         if "d" in self.record["keep"]:
-            return self.target(stream)
+            return self.target(stream) if self._is_shared(stream) else self._spooled(stream)
         return Path(SITE["home"], f"{self.record['name']}.{stream}{self.record['number']}")
+
+    def _spooled(self, stream: str) -> Path:
+        return HOME / "spool" / f"{self.record['id']}.{'OU' if stream == 'o' else 'ER'}"
+
+    def _is_shared(self, stream: str) -> bool:
+        """Whether this host sees the file of the host it was submitted from ($usecp of mom's config)."""
+        there, here = self.record["submit_host"], socket.gethostname()
+        return there == here or self.target(stream).is_relative_to(SITE["usecp"])
+
+    def refuse_direct_write(self) -> None:
+        """Say so where a file is to be written in place and cannot be; it is delivered at the end instead."""
+        for stream in dict.fromkeys(map(self._joined, "oe")):
+            if "d" in self.record["keep"] and not self._is_shared(stream):
+                line = "Direct write is requested for job: {}, but the destination is not usecp-able from {}\n"
+                self.write(stream, line.format(self.record["id"], socket.gethostname()))
 
     def target(self, stream: str) -> Path:
         """Where the user wants the file."""
@@ -93,6 +116,8 @@ def write_delivered(path: str, name: str, text: str) -> None:
     target = Path(path)
     if target.is_dir():
         target /= name
+    if not target.parent.is_dir():
+        raise OSError(f"{target.parent} is missing")
     target.unlink(missing_ok=True)
     file = os.open(target, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
     with os.fdopen(file, "wb") as out:

@@ -25,6 +25,10 @@ class Fired(Exception):
     """A signal that is to be passed on to the tasks."""
 
 
+class MomGone(Exception):
+    """The mom of this host has died; the tasks run on."""
+
+
 def usage() -> int:
     sys.stderr.write(USAGE)
     return 1
@@ -85,6 +89,8 @@ class Run:
                 if self.one_by_one:
                     self._wait()
             self._wait()
+        except MomGone:
+            return 2
         except Fired as fired:
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
             number = fired.args[0]
@@ -107,6 +113,7 @@ class Run:
 
     def _wait(self) -> None:
         selector = selectors.DefaultSelector()
+        selector.register(self.manager.mom, selectors.EVENT_READ)
         for index, task in self.tasks.items() if self.waits else ():
             selector.register(task.connection, selectors.EVENT_READ, index)
         left = len(self.tasks) if self.waits else 0
@@ -114,6 +121,8 @@ class Run:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
             ready = selector.select()
             signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+            if any(key.fileobj is self.manager.mom for key, _ in ready):
+                raise MomGone
             for key, _ in ready:
                 selector.unregister(key.fileobj)
                 status = self.tasks[key.data].exit_status()

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 import records
+from request import Chunk
 from wire import SITE, TORQUE, call
 
 FINISHED = 15139 % 256
@@ -18,7 +19,7 @@ LINE = 78
 
 def main() -> int:
     try:
-        options, ids = getopt.gnu_getopt(sys.argv[1:], "fxF:n1auw")
+        options, ids = getopt.gnu_getopt(sys.argv[1:], "fxF:n1auws")
     except getopt.GetoptError as error:
         print(f"qstat: {error}", file=sys.stderr)
         return 2
@@ -37,7 +38,7 @@ def main() -> int:
                 print(folded(name, value))
             print()
     elif found:
-        print_table(found)
+        print_table(found, comments="-s" in given)
     return code
 
 
@@ -62,13 +63,15 @@ def look_up(ids: list[str], history: bool) -> tuple[int, list[records.Record]]:
     return code, found
 
 
-def print_table(found: list[records.Record]) -> None:
+def print_table(found: list[records.Record], *, comments: bool) -> None:
     print("Job id            Name             User              Time Use S Queue")
     print("----------------  ---------------- ----------------  -------- - -----")
     for record in found:
         used = "00:00:00" if record["state"] in "RF" else "       0"
         line = f"{record['id']:<17} {record['name'][:16]:<16} {record['user']:<17} {used} {record['state']}"
         print(f"{line} {record['queue']:<16}")
+        if comments:
+            print(f"   {record['comment']}")
 
 
 def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
@@ -96,6 +99,7 @@ def attributes(record: records.Record) -> Iterator[tuple[str, str]]:
         yield from _used(record)
     if placed:
         yield "stime", time.ctime(record["stime"])
+        yield "run_count", str(record["runs"] + 1)
     yield "project", record["project"]
     yield "Variable_List", ",".join(f"{name}={_escaped(value)}" for name, value in record["variables"].items())
     if record["comment"]:
@@ -134,21 +138,38 @@ def _used(record: records.Record) -> Iterator[tuple[str, str]]:
     yield "resources_used.mem", f"{sum(one.get('memory', 0) for one in found) >> 10}kb"
 
 
-def _exec_host(chunk: dict[str, int]) -> str:
-    return f"{chunk['host']}/0" + (f"*{chunk['ncpus']}" if chunk["ncpus"] > 1 else "")
+def _exec_host(chunk: Chunk) -> str:
+    if len(_shares(chunk)) > 1:
+        return f"{chunk['host']}/{chunk['index']}*0"
+    return f"{chunk['host']}/{chunk['index']}" + (f"*{chunk['ncpus']}" if chunk["ncpus"] > 1 else "")
 
 
-def _torque_host(chunk: dict[str, int]) -> str:
+def _torque_host(chunk: Chunk) -> str:
     return "+".join(f"{chunk['host']}/{core}" for core in range(chunk["ncpus"]))
 
 
-def _exec_vnode(chunk: dict[str, int]) -> str:
-    given = "".join(f":{name}={chunk[name]}" for name in ("mem", "ncpus", "ngpus") if chunk.get(name))
-    return f"({chunk['host']}{given})"
+def _exec_vnode(chunk: Chunk) -> str:
+    shares = [
+        vnode + "".join(f":{name}={share[name]}" for name in ("mem", "ncpus", "ngpus") if share.get(name))
+        for vnode, share in _shares(chunk).items()
+    ]
+    return f"({'+'.join(shares)})"
+
+
+def _shares(chunk: Chunk) -> dict[str, Chunk]:
+    """What each vnode of the host gives to a chunk: `h4[0]` until it is full, then `h4[1]`."""
+    host = SITE["hosts"][chunk["host"]]
+    number, left, shares = host["vnodes"], dict(chunk), {}
+    for vnode in range(number) if number > 1 else ():
+        share = {name: min(left[name], host[name] // number) for name in ("ncpus", "ngpus")}
+        left = {**left, **{name: left[name] - share[name] for name in share}}
+        if any(share.values()):
+            shares[f"{chunk['host']}[{vnode}]"] = share
+    return shares or {chunk["host"]: chunk}
 
 
 def _escaped(value: str) -> str:
-    return value.replace(",", "\\,").replace("\n", "^J")
+    return value.replace(",", "\\,")
 
 
 def folded(name: str, value: str) -> str:

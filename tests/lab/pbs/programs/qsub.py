@@ -33,12 +33,11 @@ def main() -> int:
         print(f"qsub: script file:: {error.strerror}", file=sys.stderr)
         return 1
     try:
-        options = [*directives(script), *given]
-        job = submit(script, options, default_name=Path(operands[0]).name if operands else "STDIN")
+        job = submit(script, directives(script), given, default_name=Path(operands[0]).name if operands else "STDIN")
     except Refused as error:
         print(error, file=sys.stderr)
         return error.code
-    if "-z" not in dict(options):
+    if "-z" not in {option for option, _ in [*directives(script), *given]}:
         print(job)
     return 0
 
@@ -60,12 +59,15 @@ def directives(script: str) -> Options:
     return found
 
 
-def submit(script: str, options: Options, default_name: str) -> str:
+def submit(script: str, written: Options, typed: Options, default_name: str) -> str:
+    options = [*written, *typed]
     given = dict(options)  # the last of each wins: the command line stands behind the directives
     name = given.get("-N", default_name)
     if not re.fullmatch(r"[A-Za-z0-9_.+-]{1,230}", name):
         raise Refused("qsub: illegal -N value", 2)
-    request = read_request([value for option, value in options if option == "-l"])
+    # Of resources the first wins: what was typed, then the directives in their order.
+    resources = [value for option, value in [*typed, *written] if option == "-l"]
+    request = read_request(resources, SITE["default_chunk"])
     awaited = dependency([value for option, value in options if option == "-W"])
     indices = array_indices(given["-J"]) if "-J" in given else [None]
     with records.locked():
@@ -132,7 +134,7 @@ def output_paths(given: dict[str, str], name: str, job: str) -> dict[str, str]:
 
 
 def variables(options: Options, queue: str) -> dict[str, str]:
-    """PBS_O_* and what -v and -V ask for."""
+    """PBS_O_* and what -v asks for; -V does nothing, because of a bug in the newest release (23.06.06)."""
     here = {
         "HOME": os.environ.get("HOME"),
         "LANG": os.environ.get("LANG"),
@@ -147,9 +149,7 @@ def variables(options: Options, queue: str) -> dict[str, str]:
     }
     found = {f"PBS_O_{name}": value for name, value in here.items() if value is not None}
     for option, value in options:
-        if option == "-V":
-            found |= {name: text for name, text in os.environ.items() if name != "_" and not name.startswith("PBS_")}
-        elif option == "-v":
+        if option == "-v":
             for item in split_list(value):
                 name, equals, text = item.partition("=")
                 if equals or name in os.environ:

@@ -20,14 +20,17 @@ class Refused(Exception):
         self.code = code
 
 
-def read_request(options: list[str]) -> dict[str, Any]:
-    """Chunks, place and walltime of all -l options together."""
+def read_request(options: list[str], default_chunk: dict[str, int] | None = None) -> dict[str, Any]:
+    """Chunks, place and walltime of all -l options together; of two values for one resource the first counts.
+
+    `default_chunk` is what the site adds to chunks that do not say it, which changes nothing in the select line.
+    """
     wanted: dict[str, str] = {}
     for item in (item for option in options for item in option.split(",")):
         name, _, value = item.partition("=")
         if name not in KNOWN:
             raise Refused(f"qsub: Unknown resource  Resource_List.{name}", 15035 % 256)
-        wanted[name] = value
+        wanted.setdefault(name, value)
     wide = {name: wanted[name] for name in JOB_WIDE if name in wanted}
     if "select" in wanted and wide:
         name = next(iter(wide))
@@ -43,7 +46,7 @@ def read_request(options: list[str]) -> dict[str, Any]:
         "select": select,
         "place": place,
         "nodes": wanted.get("nodes"),
-        "chunks": _read_select(select),
+        "chunks": _read_select(select, default_chunk or {}),
         "walltime": _seconds(wanted["walltime"]) if "walltime" in wanted else None,
     }
 
@@ -86,13 +89,13 @@ def too_much(chunks: list[Chunk], hosts: dict[str, dict[str, int]]) -> str | Non
     return None
 
 
-def _read_select(select: str) -> list[Chunk]:
+def _read_select(select: str, default_chunk: dict[str, int]) -> list[Chunk]:
     chunks: list[Chunk] = []
     for part in select.split("+"):
         number, *settings = part.split(":")
         if not number.isdigit():
             number, settings = "1", [number, *settings]
-        chunk: Chunk = {"asked": ":".join(settings), "ncpus": 1, "ngpus": 0}
+        chunk: Chunk = {"asked": ":".join(settings), "ncpus": 1, "ngpus": 0, **default_chunk}
         for setting in settings:
             name, _, value = setting.partition("=")
             chunk[name] = int(value) if value.isdigit() else value

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import records
-from request import place_chunks, too_much
+from request import Chunk, place_chunks, too_much
 from wire import SITE, call
 
 CAPACITY = {name: {"ncpus": host["ncpus"], "ngpus": host["ngpus"]} for name, host in SITE["hosts"].items()}
@@ -40,11 +40,18 @@ def _place() -> list[records.Record]:
                 never = too_much(record["chunks"], CAPACITY)
                 record["comment"] = f"Can Never Run: {never}" if never else "Not Running: No free nodes"
             else:
+                _number(chunks, [chunk for other in everything if other["state"] in "RE" for chunk in other["chunks"]])
                 record |= {"chunks": chunks, "state": "R", "stime": time.time(), "comment": "Job run"}
                 _take(free, record)
                 placed.append(record)
             records.save(record)
     return placed
+
+
+def _number(chunks: list[Chunk], beside: list[Chunk]) -> None:
+    """The number of each chunk on its host, which exec_host shows: chunks of other jobs are counted too."""
+    for index, chunk in enumerate(chunks):
+        chunk["index"] = sum(other["host"] == chunk["host"] for other in [*beside, *chunks[:index]])
 
 
 def _take(free: dict[str, dict[str, int]], record: records.Record) -> None:

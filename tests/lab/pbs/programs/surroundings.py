@@ -6,7 +6,7 @@ import shutil
 from pathlib import Path
 
 from records import Record
-from request import nodefile_lines
+from request import Chunk, nodefile_lines
 from wire import HOME, PORT, SITE, TORQUE
 
 MOM_PATH = "/bin:/usr/bin"
@@ -16,12 +16,16 @@ MOM_PATH = "/bin:/usr/bin"
 def lines(record: Record) -> list[tuple[str, int]]:
     """The nodefile: for each line the host and the number of threads of a task there."""
     chunks = nodefile_lines(record["chunks"])
-    return [(chunk["host"], chunk.get("ompthreads", chunk["ncpus"])) for chunk in chunks]
+    return [(chunk["host"], _threads_of(chunk)) for chunk in chunks]
+
+
+def _threads_of(chunk: Chunk) -> int:
+    return chunk.get("ompthreads", chunk["ncpus"])
 
 
 def hosts(record: Record) -> list[str]:
-    """The hosts in the order of their first line, which is that of PBS_NODENUM."""
-    return list(dict.fromkeys(host for host, _ in lines(record)))
+    """The hosts in the order of their first chunk, which is that of PBS_NODENUM; with mpiprocs=0 they have no line."""
+    return list(dict.fromkeys(chunk["host"] for chunk in record["chunks"]))
 
 
 def nodefile(record: Record) -> Path:
@@ -38,8 +42,7 @@ def scratch(record: Record) -> Path:
 
 def furnish(record: Record) -> None:
     """Make what a job needs on a host."""
-    nodefile(record).parent.mkdir(parents=True, exist_ok=True)
-    nodefile(record).write_text("".join(f"{host}\n" for host, _ in lines(record)))
+    write_nodefile(record)
     scratch(record).mkdir(parents=True, exist_ok=True, mode=0o700)
     if TORQUE:
         given: dict[str, int] = {}
@@ -50,6 +53,11 @@ def furnish(record: Record) -> None:
                 given[chunk["host"]] = number + 1
                 text += f"{chunk['host']}-gpu{number}\n"
         gpufile(record).write_text(text)
+
+
+def write_nodefile(record: Record) -> None:
+    nodefile(record).parent.mkdir(parents=True, exist_ok=True)
+    nodefile(record).write_text("".join(f"{host}\n" for host, _ in lines(record)))
 
 
 def clear(record: Record) -> None:
@@ -63,7 +71,7 @@ def script_environment(record: Record, shell: str) -> dict[str, str]:
     """The environment of the login shell that starts the script, before any profile."""
     user = {"USER": record["user"], "LOGNAME": record["user"], "SHELL": shell}
     env = {**_common(record), **user, "PBS_NODENUM": "0", "PBS_TASKNUM": "1", "PBS_NODEFILE": str(nodefile(record))}
-    return {**env, **_threads(lines(record)[0][1])}
+    return {**env, **_threads(_threads_of(record["chunks"][0]))}
 
 
 def task_environment(record: Record, host: str, line: int, task: int) -> dict[str, str]:

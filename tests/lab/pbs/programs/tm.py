@@ -26,6 +26,8 @@ class TaskManager:
         if "error" in answer:
             raise Failed(answer["error"])
         self.nodes: list[str] = answer["nodes"]
+        self.mom = dial(socket.gethostname(), do="watch")
+        """A connection that closes when the mom of this host dies."""
 
     def spawn(self, line: int, argv: list[str], capture: tuple[str, int] | None = None) -> RemoteTask:
         """Start a program on the host of a line of the nodefile."""

@@ -94,7 +94,9 @@ def killed_importer(host: str, facts: FailureFacts) -> HostError:
     end = with_facts(RankEnd(rank=-1, host=host, status=-signal.SIGKILL, time=0.0), facts)
     reason = out_of_memory(end)
     if reason:
-        return HostError(host, f"the OOM killer {reason.format(_IMPORTER)}", hint=out_of_memory_fix(end))
+        at_limit = end.memory is not None and end.memory.at_limit
+        hint = _more_memory(end) if at_limit else f"free memory on {host}, or run without it by removing it from -H"
+        return HostError(host, f"the OOM killer {reason.format(_IMPORTER)}", hint=hint)
     return HostError(host, f"{_IMPORTER} was killed", hint=f"run it again; `dmesg` on {host} may show why")
 
 
