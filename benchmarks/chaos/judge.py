@@ -87,8 +87,8 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
             return replace(lost, begin=begin)
         case "kill", "srun":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE)
-        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit
-            return Cause(codes=frozenset({125, 143}), begin=begin, end=noticed + LEASE)
+        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit; short jobs may be faster
+            return Cause(codes=frozenset({125, 143}), begin=begin, end=float("inf"))
         case "power", _:
             return replace(lost, begin=begin)
         case "disk", _ if plan.scratch:
