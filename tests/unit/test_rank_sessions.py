@@ -49,11 +49,15 @@ def heard(process: subprocess.Popen[str]) -> list[str]:
     return process.communicate(timeout=10)[0].split()
 
 
-def reap(sessions: RankSessions) -> bool:
-    ended = processes.reap()
-    for pid, status, _ in ended:
+def reap(sessions: RankSessions) -> None:
+    """Report the children that have ended, among which may be some of earlier tests."""
+    for pid, status, _ in processes.reap():
         sessions.on_exit(pid, status)
-    return bool(ended)
+
+
+def noted(sessions: RankSessions, notes: list[str]) -> bool:
+    reap(sessions)
+    return bool(notes)
 
 
 def test_a_session_is_attached_once_it_exists(tmp_path: Path) -> None:
@@ -76,8 +80,9 @@ def test_a_session_is_attached_once_it_exists(tmp_path: Path) -> None:
         os.read(ready[0], 1)
         sessions.step()
         assert not sessions.is_busy
-        wait_until("the end of the command", lambda: reap(sessions), 10)
-        assert (tmp_path / "attached").read_text() == f"{rank}\n"
+        attached = tmp_path / "attached"
+        wait_until("the command", lambda: attached.exists() and attached.read_text() == f"{rank}\n", 10)
+        reap(sessions)
         assert notes == []
     finally:
         os.kill(rank, signal.SIGKILL)
@@ -90,7 +95,7 @@ def test_a_command_that_fails_is_noted_and_a_rank_that_has_ended_is_not() -> Non
     process = subprocess.Popen(["sleep", "60"], start_new_session=True)
     with ending(process):
         sessions.add(process.pid)
-        wait_until("the end of the command", lambda: reap(sessions), 10)
+        wait_until("the end of the command", lambda: noted(sessions, notes), 10)
         assert notes == [f"could not attach the session of process {process.pid}: /bin/false ended with code 1"]
     sessions.add(process.pid)
     assert not sessions.is_busy
