@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
+import threading
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +22,7 @@ from muster.engines.slurm.batch import Slurm
 from muster.errors import UsageError
 from muster.submit.batch_script import write_script
 from muster.submit.request import Activation
+from muster.user_file import MOST_BYTES, read_user_file
 
 
 @pytest.fixture(autouse=True)
@@ -29,19 +33,47 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_variables_can_come_over_stdin(monkeypatch: pytest.MonkeyPatch):
-    source, sink = os.pipe()
-    os.write(sink, b"API_KEY=hush\nA='b c'\n")
-    os.close(sink)
+def variables_of_stdin(source: int, path: str = "-") -> Mapping[str, str]:
     before = os.dup(0)
     os.dup2(source, 0)
     try:
-        options, command = run.parse(["--env-file", "-", "train.py"])
-        assert spec_of(options, command).env == {"API_KEY": "hush", "A": "b c"}
+        options, command = run.parse(["--env-file", path, "train.py"])
+        return spec_of(options, command).env
     finally:
         os.dup2(before, 0)
         os.close(before)
-        os.close(source)
+
+
+def test_variables_can_come_over_stdin():
+    source, sink = os.pipe()
+    os.write(sink, b"API_KEY=hush\nA='b c'\n")
+    os.close(sink)
+    assert variables_of_stdin(source) == {"API_KEY": "hush", "A": "b c"}
+    os.close(source)
+
+
+def test_stdin_may_be_a_socket_or_a_file_of_which_a_part_has_been_read(folder: Path):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"A=1\n")
+        ours.shutdown(socket.SHUT_WR)
+        assert variables_of_stdin(theirs.fileno()) == {"A": "1"}
+    (folder / "script").write_text("read first\nA=2\n")
+    with open(folder / "script", "rb", buffering=0) as file:
+        file.read(11)
+        assert variables_of_stdin(file.fileno()) == {"A": "2"}
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("path", ["-", "/dev/fd/0"])
+def test_a_command_that_asks_for_a_passphrase_may_take_longer_than_a_file(path: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(read_user_file, "__kwdefaults__", {"limit": 0.0, "most": MOST_BYTES})
+    source, sink = os.pipe()
+    command = threading.Timer(0.3, lambda: (os.write(sink, b"A=1\n"), os.close(sink)))
+    command.start()
+    assert variables_of_stdin(source, path) == {"A": "1"}
+    command.join()
+    os.close(source)
 
 
 @pytest.mark.parametrize("path", ["-", "/dev/fd/0", "/dev/stdin", "pipe.env"])
@@ -49,7 +81,7 @@ def test_variables_can_come_over_stdin(monkeypatch: pytest.MonkeyPatch):
 def test_a_job_that_starts_later_needs_a_file(
     command: list[str], path: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ):
-    monkeypatch.setattr("muster.api.env_file.read_user_file", lambda path: b"")  # `run` reads it first
+    monkeypatch.setattr("muster.api.env_file.read_user_file", lambda path, **limits: b"")  # `run` reads it first
     os.mkfifo(folder / "pipe.env")
     assert main([*command, "--env-file", path, "train.py"]) == 2
     assert f"--env-file {path}: the job reads it when it starts, so it must be a file" in capfd.readouterr().err

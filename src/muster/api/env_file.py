@@ -18,6 +18,9 @@ _FORMAT = "name a text file with one NAME=VALUE or NAME per line"
 _STDIN = "-"
 """Read from stdin instead of a file."""
 
+_COMMAND_LIMIT = 60.0
+"""Seconds for the command of a pipe, such as `pass show api`, which may ask for a passphrase first."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class EnvFile:
@@ -75,7 +78,12 @@ def _unquoted(value: str) -> str:
 
 def _lines(path: str) -> list[str]:
     try:
-        data = read_user_file("/dev/stdin" if path == _STDIN else path)
+        if path == _STDIN:
+            data = read_user_file(0, limit=_COMMAND_LIMIT)
+        elif path.startswith("/dev/fd/"):  # of `<(command)`
+            data = read_user_file(path, limit=_COMMAND_LIMIT)
+        else:
+            data = read_user_file(path)
         return data.decode("utf-8-sig").split("\n")  # not splitlines: a value may contain U+2028
     except FileNotFoundError:
         raise UsageError(f"--env-file {path}: file not found", hint=_FORMAT) from None
