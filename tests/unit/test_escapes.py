@@ -15,6 +15,7 @@ from test_screen import on_pipes, on_terminal
 
 from muster.agent.connectivity import owner_of
 from muster.output.escapes import TerminalStream, for_terminal
+from muster.output.progress_bars import fitted
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -67,6 +68,11 @@ def test_no_mixture_of_sequences_leaves_one_that_a_terminal_obeys() -> None:
         for color in ("\x1b[31m", "\x1b[0m", "\x1b[m"):
             rest = rest.replace(color, "")
         assert all(letter.isprintable() for letter in rest), (line, rest)
+
+
+def test_a_progress_bar_has_the_same_colors_as_other_lines() -> None:
+    line = "\x1b[38:2:1:2:3mbar \x1b[1;32m3/4\x1b[0m"
+    assert fitted(for_terminal(line), 80).removesuffix("\x1b[0m") == line
 
 
 def test_a_long_line_of_unfinished_sequences_takes_no_longer_than_others() -> None:

@@ -18,10 +18,10 @@ ESCAPE = re.compile(
 )
 """An escape sequence, whole."""
 
-_STYLE = re.compile(r"\x1b\[[0-9;:]*m")
+STYLE = re.compile(r"\x1b\[[0-9;:]*m")
 """A sequence that changes colors only (SGR)."""
 
-_CONTROL = re.compile(rf"{_STYLE.pattern}|{ESCAPE.pattern}|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_CONTROL = re.compile(rf"{STYLE.pattern}|{ESCAPE.pattern}|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _MOVE = re.compile(r"\x1b\[(?:[0-9]*A|[JK])")
 """A sequence with which Muster itself draws progress bars: up, and erase what follows."""
 
@@ -35,7 +35,7 @@ _SURROGATE = re.compile("[\udc80-\udcff]")
 _C1_BYTE = re.compile("[\udc80-\udc9f]")
 """A byte that is no UTF-8 and that a terminal with another encoding obeys."""
 
-_RESET = "\x1b[0m"
+RESET = "\x1b[0m"
 
 
 def for_terminal(line: str) -> str:
@@ -48,8 +48,8 @@ def for_terminal(line: str) -> str:
         return line
     if _SURROGATE.search(line):  # bytes of one character that came in two pieces are one again
         line = _C1_BYTE.sub("\ufffd", as_bytes(line).decode("utf-8", "surrogateescape"))
-    clean = _CONTROL.sub(lambda found: found[0] if _STYLE.fullmatch(found[0]) else "", line)
-    return clean + _RESET if "\x1b" in clean and not clean.endswith(_RESET) else clean
+    clean = _CONTROL.sub(lambda found: found[0] if STYLE.fullmatch(found[0]) else "", line)
+    return clean + RESET if "\x1b" in clean and not clean.endswith(RESET) else clean
 
 
 def clean_for(stream: TextIO, text: str) -> str:
@@ -76,7 +76,7 @@ class TerminalStream:
     @staticmethod
     def _kept(found: re.Match[str]) -> str:
         text = found[0]
-        return text if text == "\r" or _STYLE.fullmatch(text) or _MOVE.fullmatch(text) else ""
+        return text if text == "\r" or STYLE.fullmatch(text) or _MOVE.fullmatch(text) else ""
 
 
 def visible(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from unicodedata import east_asian_width
 
-from muster.output.escapes import visible
+from muster.output.escapes import RESET, STYLE, visible
 
 Key = tuple[str, int]
 """Whose bar it is: a label and a descriptor."""
@@ -14,9 +14,7 @@ Key = tuple[str, int]
 INTERVAL = 10.0
 """Seconds between two lines of a progress bar where the output is not a terminal."""
 
-_STYLE = re.compile(r"\x1b\[[0-9;]*m")
 _RANK = re.compile(r"(\d+)\]$")
-_RESET = "\x1b[0m"
 
 
 def width_of(text: str) -> int:
@@ -30,7 +28,7 @@ def fitted(text: str, columns: int) -> str:
     """A bar cut to one line of a terminal: colors stay, other escape sequences and control characters do not."""
     parts: list[str] = []
     room = columns
-    styles = [*_STYLE.finditer(text), None]
+    styles = [*STYLE.finditer(text), None]
     start = 0
     for style in styles:
         piece = visible(text[start : style.start() if style else len(text)])
@@ -45,7 +43,7 @@ def fitted(text: str, columns: int) -> str:
         if style:
             parts.append(style.group())
             start = style.end()
-    return "".join(parts) + (_RESET if len(styles) > 1 else "")
+    return "".join(parts) + (RESET if len(styles) > 1 else "")
 
 
 def _place(key: Key) -> tuple[int, str]:
