@@ -32,6 +32,7 @@ _TEXTS: Sequence[Any] = (
     *("10.0.0.1", "::1", "10.0.0.1:29500", "localhost", "abc", "out", "up", "exit", "store", "rank 0", "S", "T", "Xid"),
 )
 _OTHERS: Sequence[Any] = ([], {}, [[]], [None], {"": None}, {"0": {}}, {"0": [1, 2]}, {"9": 1}, [1, 2], ["a"], [[1, 2]])
+JUNK = (*_NUMBERS, *_TEXTS, *_OTHERS)
 _KEYS = ("t", "re", "do", "id", "rank", "ranks", "time", "text", "stream", "name", "state", "host", "extra", "\ud800")
 
 
@@ -60,7 +61,7 @@ def _replacement(old: Any, random: Random) -> Any:
         if isinstance(old, list):
             items: list[Any] = [*old, *old] if random.random() < 0.5 else []
             return items
-    return deepcopy(random.choice((*_NUMBERS, *_TEXTS, *_OTHERS)))
+    return deepcopy(random.choice(JUNK))
 
 
 def _mutate_value(message: Any, random: Random, spared: Sequence[str]) -> None:
@@ -94,11 +95,12 @@ def mutated_line(message: Any, random: Random) -> bytes:
     """A mutated message as a line; one in eight is damaged as bytes, too."""
     line = json.dumps(mutated(message, random), separators=(",", ":")).encode()
     if random.random() < 0.125:
-        line = _damaged(line, random)
+        line = damaged(line, random)
     return line.replace(b"\n", b" ") + b"\n"
 
 
-def _damaged(line: bytes, random: Random) -> bytes:
+def damaged(line: bytes, random: Random) -> bytes:
+    """Bytes that were cut, turned around, or have others in between or before them."""
     at, act = random.randrange(len(line) + 1), random.randrange(6)
     if act == 0:
         return line[:at]

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from benchmarks.fuzz.mutations import JUNK, mutated
 from kept_jobs import keep, state_of
-from mutations import JUNK, changed, damaged, dumped, remove, spoil
+from spoiled_files import dumped, remove, spoil
 
 from muster.cli import main
 from muster.dashboard.job_list import JobList
@@ -145,7 +146,7 @@ def test_no_damage_to_a_job_directory_breaks_a_command(
             assert code in (0, 2, 125), (what, command, said)
             both = said.out + said.err
             assert "internal error" not in both, (what, command, both)
-            assert "Traceback" not in both, (what, command, both)
+            assert '\n  File "' not in both, (what, command, both)
             assert "\x1b" not in (said.err if command[0] == "logs" else both), (what, command, both)
             if command[0] == "ps" and "--prune" not in command:
                 assert GOOD in said.out, (what, command, both)
@@ -208,15 +209,10 @@ def test_whatever_a_host_answers_about_its_jobs_is_taken_or_ignored(jobs: Path) 
         folder = keep_whole(rng, jobs)
         place = RemotePlace(host=Host(name="h9"), mark="x", confirmed=rng.random() < 0.5, life="alive")
         write_place(folder, place)
-        answer = changed(rng, {"jobs": {BAD: [state, "alive"]}})
+        answer = mutated({"jobs": {BAD: [state, "alive"]}}, rng)
         if number % 7 == 0:
             answer = {"jobs": rng.choice(JUNK)}
         remote_states.keep(folder, answer if isinstance(answer, dict) else {})
         assert read_place(folder) is not None, answer
         assert read_job(folder).state is not None, answer
         clean(folder)
-
-
-def test_damaged_bytes_are_really_damaged() -> None:
-    rng = random.Random(6)
-    assert sum(damaged(rng, b'{"a": 1}') != b'{"a": 1}' for _ in range(100)) > 90
