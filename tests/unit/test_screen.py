@@ -46,6 +46,18 @@ def on_pipes(body: str, folder: Path, *argv: str, **env: str) -> subprocess.Comp
     )
 
 
+def test_output_that_a_full_disk_did_not_take_is_reported_once(tmp_path: Path) -> None:
+    body = """
+for text in ("one", "two"):
+    screen.rank_line("h1", 0, 1, 1, Line(text, "\\n"))
+"""
+    argv = [sys.executable, "-c", SHOW.format(body=body), str(tmp_path)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(argv, stdout=full, stderr=subprocess.PIPE, timeout=100)
+    why = "could not write all output (no space left on device); the log files have it"
+    assert done.stderr.decode() == f"muster: warning: {why}\n"
+
+
 def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
     """What a terminal gets from the same program; stdout and stderr both lead there."""
     master, slave = pty.openpty()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import queue
 import re
@@ -80,6 +81,8 @@ class Screen:
         self._queue: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
         self._queued = 0
         self._left_out = 0
+        self._is_full = False
+        """Whether the disk of stdout was full, which is reported once."""
         self._lock = threading.Lock()
         # Only the thread uses these.
         self._area = BarArea()
@@ -341,8 +344,12 @@ class Screen:
         except BrokenPipeError:
             if fd == 1:
                 self.closed_by_reader.set()
-        except OSError:
-            pass  # the terminal is closed; the log files are kept
+        except OSError as error:  # if the terminal is closed, nobody is left to read a message
+            if fd == 1 and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) and not self._is_full:
+                self._is_full = True
+                why = (error.strerror or "").lower()
+                lost = f"muster: warning: could not write all output ({why}); the log files have it"
+                self._handle(_Item(2, lost, "\n", None))
 
     def _write_text(self, stream: TextIO | None, text: str) -> None:
         if stream is None:  # a program without a console has no stdout
