@@ -92,6 +92,7 @@ EXIT = {**messages.EVENTS["exit"], "t": "exit"}
         ({"t": "surprise"}, "unknown message `surprise`"),
         ({"t": ["out"]}, "unknown message `['out']`"),
         ({"t": "lost"}, "unknown message `lost`"),
+        ({"t": "\x1b]0;x\x07" + "A" * 5000}, rf"unknown message `\x1b]0;x\x07{'A' * 47}...`"),
         ({"rank": 0}, "a message lacks the field `t`"),
         ([1], "a message must be a JSON object, not list"),
         (None, "a message must be a JSON object, not NoneType"),
