@@ -110,6 +110,25 @@ def test_no_line_of_a_stranger_reaches_the_handler_that_ends_the_job(tmp_path: P
     with_port(tmp_path, use)
 
 
+def test_an_agent_that_is_rejected_knows_it_from_the_way_the_connection_ends(tmp_path: Path):
+    async def use(port: Port) -> None:
+        hello = {"t": "hello", "token": port.connector._token, "key": "other", "host": "h1", "protocol": VERSION}
+
+        def call() -> bytes:
+            context = ssl.create_default_context(cadata=port.certificate)
+            with (
+                socket.create_connection(("127.0.0.1", port.number), timeout=30) as plain,
+                context.wrap_socket(plain, server_hostname="muster", suppress_ragged_eofs=False) as tls,
+            ):
+                tls.sendall(encode(hello))
+                return tls.recv(100)
+
+        assert await asyncio.to_thread(call) == b""
+        await wait_until_async("its end", lambda: port.waiting == 0)
+
+    with_port(tmp_path, use)
+
+
 def test_an_error_in_admission_drops_the_caller_and_nothing_else(tmp_path: Path):
     async def use(port: Port) -> None:
         admit = port.connector.admit
