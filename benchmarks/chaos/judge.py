@@ -17,6 +17,10 @@ FIND_OUT = 6.0
 """Seconds after which an agent whose ssh has ended gives its controller up."""
 LAST_GRACE = 3.0
 """Seconds of grace for ranks whose controller is lost."""
+MAYBE = LEASE / 2
+"""Seconds of an outage above which a host may be lost: a busy machine adds delays, and ends outages late."""
+FILLING = 6.0
+"""Seconds that it may take to fill a disk that is in use."""
 LATE = 10.0
 """Seconds after the promised time until a process counts as left behind, because the machine is busy."""
 
@@ -67,7 +71,9 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
     begin = struck.begin
     lasts = (struck.end or float("inf")) - begin
     noticed = _noticed(plan, seen, begin)
-    lost = Cause(codes=frozenset({125}), begin=begin + LEASE * 0.9, end=noticed + LEASE, host=fault.place)
+    lost = Cause(codes=frozenset({125}), begin=begin + LEASE / 2, end=noticed + LEASE, host=fault.place)
+    if MAYBE < lasts < LEASE * 1.2:
+        lost = replace(lost, end=float("inf"))
     match fault.kind, fault.target:
         case "kill", "controller":
             return Cause(codes=frozenset({137}), begin=begin, end=begin, verdict=False)
@@ -81,18 +87,18 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
             return replace(lost, begin=begin)
         case "kill", "srun":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE)
-        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit
-            return Cause(codes=frozenset({125, 143}), begin=begin, end=noticed + LEASE)
+        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit; short jobs may be faster
+            return Cause(codes=frozenset({125, 143}), begin=begin, end=float("inf"))
         case "power", _:
             return replace(lost, begin=begin)
         case "disk", _ if plan.scratch:
-            return Cause(codes=frozenset({1}), begin=begin, end=noticed, host=fault.place)
+            return Cause(codes=frozenset({1}), begin=begin, end=noticed + FILLING, host=fault.place)
         case "memory", _ if plan.hungry is not None:
             return Cause(codes=frozenset({137}), begin=begin, end=float("inf"), rank=plan.hungry)
-        case ("stop", "agent") | ("cut" | "freeze", _) if lasts > LEASE * 0.9:
+        case ("stop", "agent") | ("cut" | "freeze", _) if lasts > MAYBE:
             return lost
-        case "stop", "controller" if lasts > LEASE * 0.9:
-            return Cause(codes=frozenset({125}), begin=begin + LEASE * 0.9, end=noticed)
+        case "stop", "controller" if lasts > MAYBE:
+            return replace(lost, host=None)
         case _:
             return None
 
@@ -206,7 +212,7 @@ def _safe_until(plan: Plan, seen: Observation, rank: int) -> float:
 
 def _loses_output(fault: Fault, struck: Struck) -> bool:
     """Whether what a host has sent may be lost on the way."""
-    outlived = (struck.end or float("inf")) - struck.begin > LEASE * 0.9
+    outlived = (struck.end or float("inf")) - struck.begin > MAYBE
     if fault.target in ("controller", "agent", "srun", "mpirun"):
         return fault.kind == "kill" or outlived
     return fault.kind == "power" or (fault.kind in ("cut", "freeze") and outlived)

@@ -42,7 +42,8 @@ class Running:
     @property
     def output(self) -> str:
         """What it has printed."""
-        return (self.folder / "output").read_text(errors="replace")
+        file = self.folder / "output"  # a controller that was killed at once has none
+        return file.read_text(errors="replace") if file.exists() else ""
 
     @property
     def code(self) -> int | None:

@@ -54,8 +54,9 @@ class Done:
 
 
 def _started(*args: Any, **settings: Any) -> NoReturn:
-    if len(args) > 1 and isinstance(args[1], list) and str(args[1][0]).endswith("qstat"):
-        raise FileNotFoundError(2, "No such file or directory", args[1][0])  # only asked, nothing starts by it
+    words: Any = args[1] if len(args) > 1 else None
+    if isinstance(words, list) and f"{words[0]}".endswith("qstat"):
+        raise FileNotFoundError(2, "No such file or directory", "qstat")  # it only asks, nothing starts
     raise Started
 
 

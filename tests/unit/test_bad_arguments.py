@@ -98,7 +98,7 @@ def test_launch_refuses_wrong_arguments(options: dict[str, Any], says: str):
     assert says in refused(muster.launch, twice, **options)
 
 
-@pytest.mark.parametrize("function", [5, None, "twice", [twice]], ids=str)
+@pytest.mark.parametrize("function", [5, None, "twice", [twice]], ids=lambda given: type(given).__name__)
 def test_launch_needs_a_function(function: Any):
     assert "callable" in refused(muster.launch, function)
 

@@ -56,7 +56,7 @@ REFUSED = {
     "MODULE": TEXTS | {"negative", "zero", "large", "newline", "escape", "path", "dash", "shell", "commas"},
     "ADDRESS": TEXTS
     | {"negative", "superscript", "letters", "not UTF-8", "long", "newline", "escape", "path", "shell"},
-    "FILE": frozenset(VALUES),
+    "FILE": frozenset(VALUES) - {"dash"},  # `--env-file -` reads stdin
     "NAME[=VALUE]": frozenset(VALUES),
     "ARGS": frozenset({"NUL"}),
 }

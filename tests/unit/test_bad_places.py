@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 from bad_input import Case, problems
 
+from muster.controller.rendezvous import _port_taken
+from muster.engines.engine import StartCommand
+from muster.engines.table import load
+
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -588,3 +592,22 @@ def test_a_bad_variable_for_the_ranks_is_one_sentence():
         for command, after in ((("run",), ("--dry-run", "train.py")), (("check",), ()), (("bench",), ("--dry-run",)))
     ]
     assert problems(cases) == []
+
+
+# --- what programs and hosts answer ---------------------------------------------------------------------------
+
+
+def test_mpirun_is_quoted_with_a_whole_sentence():
+    line = "-" * 74
+    text = f"{line}\nThe specified mapping policy is not\nrecognized:\n\n  Policy: zork\n\nPlease check.\n{line}\n"
+    error = load("mpi").explain(StartCommand(argv=("mpirun",), agents=()), 1, text)
+    assert (
+        error.message == "mpirun did not start the ranks: The specified mapping policy is not recognized: Policy: zork"
+    )
+    assert "--mpi-args" in (error.hint or "")
+
+
+def test_a_port_that_needs_root_is_not_called_taken():
+    error = _port_taken("a", 80, {"problem": "Permission denied", "owner": None, "port": 0})
+    assert error.message == "a: not allowed to listen on port 80 (permission denied)"
+    assert "above 1023" in (error.hint or "")

@@ -94,6 +94,14 @@ GOOD: dict[str, tuple[Plan, Observation]] = {
         plan(fault("kill", "controller", place=-1)),
         replace(failed(137, struck=Struck(begin=BEGIN + 4), lines=40), logged=(numbers(12),) * 4, verdict=None),
     ),
+    "an outage near the lease that the job survives": (
+        plan(fault("stop", "controller", place=-1, lasts=1.5)),
+        replace(SUCCESS, struck=(Struck(begin=BEGIN + 1, end=BEGIN + 8),)),
+    ),
+    "an outage near the lease that ends the job": (
+        plan(fault("stop", "controller", place=-1, lasts=1.5)),
+        failed(125, host="h2", struck=Struck(begin=BEGIN + 1, end=BEGIN + 8)),
+    ),
     "a rank is killed after its last line": (
         plan(KILLED_RANK),
         replace(SUCCESS, struck=(Struck(begin=LAST + 0.1),)),

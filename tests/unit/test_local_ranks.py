@@ -17,6 +17,7 @@ from muster.agent import stack_capture
 from muster.agent.guard import Guard
 from muster.agent.local_ranks import LocalRanks
 from muster.agent.rank_process import Rank
+from muster.agent.spawner_client import Spawner
 from muster.rank.questions import SIGNAL
 from muster.shared import bootstrap
 
@@ -150,3 +151,44 @@ def test_a_rank_whose_spawner_is_stopped_is_reported_when_it_has_been_killed(sil
     assert exits[0]["stopped_at"] is not None
     local_ranks._on_ended({"t": "ended", "rank": 0, "status": 1, "time": 1.0, "rss": 0})  # pyright: ignore[reportPrivateUsage]
     assert len([message for message in sent if message.get("t") == "exit"]) == 1, "what the spawner reports late is old"
+
+
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"[" * 100_000,
+        b'{"t":"sampling","thread":"x","time":1.0}',
+        b"\xff",
+        b'{"t":"exception"}',
+        b"[]",
+        b'{"t":"\\ud800"}',
+    ],
+)
+def test_what_a_script_writes_to_the_descriptor_of_reports_does_not_end_its_agent(junk: bytes):
+    sent: list[dict[str, Any]] = []
+    rank = Rank(0, {})
+    local_ranks = crew_of(rank, sent)
+    try:
+        local_ranks._reports.read(rank.streams[2], junk + b'\n{"t":"late","names":["A"],"time":1.0}\n')
+        local_ranks._reports.read(rank.streams[2], b"x" * (17 << 20))
+        local_ranks._reports.read(rank.streams[2], b'\n{"t":"late","names":["B"],"time":1.0}\n')
+    finally:
+        rank.close()
+    assert [message["names"] for message in sent if message["t"] == "late"] == [["A"], ["B"]]
+
+
+def test_a_spawner_that_could_not_be_started_is_not_kept(monkeypatch: pytest.MonkeyPatch):
+    rank = Rank(0, {})
+    local_ranks = crew_of(rank, [])
+
+    def fail(*_: object) -> None:
+        raise OSError("no more processes")
+
+    monkeypatch.setattr(Spawner, "start_plain", fail)
+    target: Any = {"env": {}, "cwd": "/", "preload": [], "kind": "script", "target": "x.py", "args": [], "path": []}
+    try:
+        with pytest.raises(OSError, match="no more processes"):
+            local_ranks.prepare(target, 1)
+    finally:
+        rank.close()
+    assert local_ranks.spawner is None, "process 0 would stand for the agent's own group"

@@ -14,6 +14,7 @@ import pytest
 from sample_status import make_status
 from tools.protocol_page import tables
 
+from muster.agent import guard as agent_guard
 from muster.agent.agent import Agent
 from muster.controller.agents import Agents
 from muster.controller.attempt import Attempt
@@ -215,8 +216,21 @@ def test_an_agent_refuses_a_request_that_is_not_as_the_protocol_has_it():
         {"re": 4, "refused": "message `hold` lacks the field `whom`"},
         {"re": 5, "refused": "unknown message `dance`"},
     ]
+    for nonsense in ({}, {"id": float("inf")}, {"id": "1"}, {"id": True}):
+        with pytest.raises(ProtocolError, match="a request has no id"):
+            agent.on_request({"do": "hold", "whom": "", **nonsense})
     with pytest.raises(ProtocolError, match="a request has no id"):
-        agent.on_request({"do": "hold", "whom": ""})
+        agent.on_request([])
+
+
+def test_a_request_that_fails_is_refused_and_does_not_end_the_agent():
+    agent = HalfAgent()
+    agent.guard = agent_guard.Guard(agent.send)
+    agent.handlers["hold"] = lambda message, number: {"port": 1 // 0}
+    agent.on_request({"do": "hold", "id": 3, "whom": ""})
+    note, reply = agent.sent
+    assert (note["t"], "ZeroDivisionError" in note["traceback"]) == ("log", True)
+    assert reply == {"re": 3, "refused": "ZeroDivisionError: integer division or modulo by zero"}
 
 
 @pytest.mark.parametrize(

@@ -271,7 +271,10 @@ class Agent:
         from ..shared.protocol import validate  # here, so that it does not delay the first message
         from ..shared.requests import REQUESTS
 
-        number = message.get("id") if type(message) is dict else None
+        try:
+            number = message["id"]
+        except (LookupError, TypeError):
+            number = None
         if type(number) is not int:
             raise ProtocolError(f"a request has no id: {ascii(message)[:60]}")
         try:

@@ -76,12 +76,12 @@ class ControllerSession:
 
     def agree(self, terms: Session) -> None:
         """The controller says how long it waits for this host, and how the session continues over a new connection."""
-        self.terms = terms
         self.lease.seconds = terms["lease"]
         if terms["name"] and isinstance(self._channel, Pipes):
             from .resume_socket import ResumeSocket
 
             self._socket = ResumeSocket(self, self._selector, terms)
+        self.terms = terms  # now that the session can be resumed
 
     def send(self, data: bytes) -> None:
         """Send complete lines, now or over the next connection."""

@@ -85,9 +85,11 @@ def decode(line: bytes) -> Any:
 
 def _is_ascii(value: Any) -> bool:
     """Whether a message has nothing but numbers and plain texts, as most have; a look into long texts takes longer."""
-    return type(value) is dict and all(
-        one.isascii() if type(one) is str else type(one) not in (dict, list) for one in value.values()
-    )
+    try:
+        values = value.values()
+    except AttributeError:
+        return False
+    return all(one.isascii() if isinstance(one, str) else not isinstance(one, (dict, list)) for one in values)
 
 
 def _writable(value: Any) -> Any:

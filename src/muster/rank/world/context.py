@@ -115,11 +115,7 @@ def init(
     dist = _torch_distributed()
     if backend is not None and backend not in BACKENDS:
         raise UsageError(f"unknown backend `{backend}`", hint=f"choose one of {', '.join(BACKENDS)}")
-    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
-        raise UsageError(f"timeout must be a number of seconds, got {timeout!r}", hint="leave it out for 300 s")
-    if timeout is not None and not 0 < timeout <= LONGEST:
-        bound = f"at most {LONGEST:.0f} s" if timeout > LONGEST else "above 0"
-        raise UsageError(f"timeout must be {bound}, got {timeout}", hint="leave it out for 300 s")
+    _check_timeout(timeout)
     if dist.is_initialized():
         return _existing_world(dist)
     if rank is not None and world_size is not None:
@@ -134,6 +130,14 @@ def init(
     if backend == "mpi":
         return _mpi_world(dist, found, timeout)
     return _join(dist, found, backend, timeout)
+
+
+def _check_timeout(timeout: object) -> None:
+    if timeout is not None and (isinstance(timeout, bool) or not isinstance(timeout, int | float)):
+        raise UsageError(f"timeout must be a number of seconds, got {timeout!r}", hint="leave it out for 300 s")
+    if timeout is not None and not 0 < timeout <= LONGEST:
+        bound = f"at most {LONGEST:.0f} s" if timeout > LONGEST else "above 0"
+        raise UsageError(f"timeout must be {bound}, got {timeout}", hint="leave it out for 300 s")
 
 
 def _at_home(found: Detection) -> Detection:
