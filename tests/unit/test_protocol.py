@@ -161,6 +161,20 @@ def test_a_host_that_sends_nonsense_is_lost_with_that_sentence(message: bytes, s
     assert lost.message.startswith(sentence)
 
 
+@pytest.mark.parametrize("counts", [{"gpus": 1 << 40}, {"gpus": -3}, {"cpus": 1 << 60}, {"cpus": -1}])
+def test_a_host_with_more_gpus_than_any_has_does_not_fill_the_memory(counts: dict[str, int]):
+    lost = after(GREETING, encode({**messages.UP, **counts})).lost
+    assert lost is not None
+    assert lost.message.startswith("far: its agent violated the protocol: message `up`: no host has")
+
+
+def test_an_agent_that_fails_does_not_fill_the_screen():
+    failed = encode({"t": "failed", "error": "e" * 100_000, "traceback": ""})
+    lost = after(GREETING, encode(messages.UP), failed).lost
+    assert lost is not None
+    assert len(lost.message) < 1000
+
+
 @pytest.mark.parametrize(
     "data",
     [
