@@ -307,7 +307,7 @@ def test_somebody_subscribes_to_every_event():
         status.subscribe(stream, "")
         monitor.subscribe(stream, "")
         straggler.subscribe(stream, "")
-        attempt.subscribe(stream)
+        attempt.subscribe(stream, returns=True)
         agents = Agents.__new__(Agents)
         recovery: Any = None
         HostEvents(agents, stream, print, lambda host, why: None)

@@ -7,7 +7,6 @@ from typing import Any
 
 from muster.shared.wire import ProtocolError
 
-
 _MOST_CPUS = 1 << 16
 _MOST_GPUS = 1 << 10
 """Lists as long as the number of GPUs are made of it."""
