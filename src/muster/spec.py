@@ -302,7 +302,7 @@ _TEXTS = {
     "engine": (_ANY, ""),
     "controller": (r"|(?!-)[^\s/]{1,255}", "`--controller gpu01`"),
     "python": (r"(?!-)[^\n\r\x1b]{1,4096}", "`--python /opt/venv/bin/python`"),
-    "image": (r"(?!-)[^\s\x1b]{1,4096}", "`--image pytorch/pytorch`"),
+    "image": (r"[^\s\x1b]{1,4096}", "`--image pytorch/pytorch`"),
     "master_addr": (r"[A-Za-z0-9_:][A-Za-z0-9_.:%-]{0,254}", "`--master-addr 10.0.0.1`"),
     "interface": (r"(?!-)[^\s/\x1b]{1,255}", "`--interface eth0`"),
 }

@@ -14,6 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from messages import UP
 
 from muster.cli import main
 from muster.controller import debug_log
@@ -207,7 +208,7 @@ def test_a_bug_that_ends_an_agent_is_reported_with_its_traceback_in_the_log(tmp_
         note = encode({"t": "log", "text": "a note", "time": 1.0})
         failed = encode({"t": "failed", "error": "LookupError: sick", "traceback": "Traceback\n  in turn"})
         with stage.logged:
-            link.on_data(GREETING + note + failed)
+            link.on_data(GREETING + encode(UP) + note + failed)
         assert link.lost is not None
         assert link.lost.why == (
             f"its agent failed: internal error in Muster: LookupError: sick; please report it with {stage.path}"

@@ -24,7 +24,8 @@ from muster.agent.guard import Guard
 from muster.agent.host_metrics import Gauges
 from muster.agent.slow_rank_probe import Examination
 from muster.controller.monitor.job_status import JobStatus
-from muster.engines.engine import AgentSpec
+from muster.engines.engine import AgentSpec, Launch, StartCommand
+from muster.engines.local.engine import LocalEngine
 from muster.hosts import parse_hosts
 from muster.job import Job
 from muster.plan import make_plan
@@ -110,8 +111,9 @@ def test_the_job_status_shows_what_an_agent_sends():
 def sample_status() -> JobStatus:
     hosts = parse_hosts("box:1")
     job = Job(id="j", spec=RunSpec(target="train.py", cwd="/"), hosts=tuple(hosts), carried={})
-    engine: Any = SimpleNamespace(name="local", agents=[AgentSpec(host=hosts[0], name="box")])
-    status = JobStatus(job, engine, time.time())
+    command = StartCommand(argv=("true",), agents=(AgentSpec(host=hosts[0], name="box"),))
+    launch = Launch(engine=LocalEngine(), commands=(command,), channel="pipes")
+    status = JobStatus(job, launch, time.time())
     status.attempt_begins(0, make_plan("j", hosts, threads=[1], restarts=0, user_env={}), {})
     return status
 

@@ -281,7 +281,7 @@ def test_timestamps_stand_before_each_line(capfd: pytest.CaptureFixture[str]):
             "--since: must be a duration such as 5m or a time such as 14:30 or '2026-11-16 14:30', got `yesterday`",
         ),
         (["--since", "25:00"], "got `25:00`"),
-        (["--since", ""], "got ``"),
+        (["--since", ""], "--since: must not be empty"),
         (["--grep", "("], "--grep: invalid regular expression `(`"),
         (["-n", "-1"], "-n"),
         (["--rank", "1-"], "--rank: must be ranks such as 0 or 0,4-7, got `1-`"),

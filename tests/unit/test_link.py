@@ -47,7 +47,8 @@ for line in sys.stdin:
 
 FAR = AgentSpec(host=Host(name="far"), name="far")
 
-ECHO = 'say(re=order["id"], port=order.get("port", 0), problem="", owner=None)'
+ECHO = """answer = {"port": order["port"], "problem": "", "owner": None} if "port" in order else {"port": 0}
+        say(re=order["id"], **answer)"""
 
 
 def agent(*, offset: float = 0.0, noise: str = "", delays: str = "[0]", otherwise: str = "pass") -> str:

@@ -6,6 +6,8 @@ import asyncio
 import time
 from typing import Any
 
+from messages import UP
+
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import AgentSpec
 from muster.hosts import Host
@@ -25,7 +27,7 @@ def offsets_after(*answers: tuple[float, float]) -> list[float]:
 
     async def listen() -> list[float]:
         link = AgentLink(AgentSpec(host=Host(name="b"), name="b"), lambda *_: None, lambda *_: None)
-        link.on_data(GREETING)
+        link.on_data(GREETING + encode(UP))
         believed: list[float] = []
         for offset, way in answers:
             link.on_data(encode(pong(offset, way=way)))

@@ -137,7 +137,6 @@ keeper=$( ($setsid /bin/sh -c "$keeper" muster "$kind" "$program" "$name" "$@" <
 exec </dev/null 3<&- 5<&- 6<&- 7<&- 8<&- 9<&-;
 for signal in HUP INT TERM USR1 USR2; do trap "kill -s $signal $keeper 2>/dev/null" "$signal"; done;
 while wait "$reader"; code=$?; kill -0 "$reader" 2>/dev/null; do :; done;
-wait "$out" "$err";
-# Failures of the program itself; the agent does not use these codes.
-case $code in 125|126|127) fail "$code" "$program exited with code $code";; esac;
+# Failures of the program itself, after its own message; the agent does not use these codes.
+case $code in 125|126|127) wait "$out" "$err"; fail "$code" "$program exited with code $code";; esac;
 exit "$code";

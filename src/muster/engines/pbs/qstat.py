@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 
 from muster.engines.allocation import Allocation
-from muster.engines.pbs.environment import nodefile_text, read_pbs
+from muster.engines.pbs.environment import nodefile_lines, nodefile_text, read_pbs
 from muster.engines.pbs.nodefile import pbs_setting
 from muster.engines.requeue import ask
 from muster.errors import MusterError
@@ -20,6 +20,7 @@ _QSTAT_LIMIT = 10.0
 def read_pbs_here(env: Mapping[str, str]) -> Allocation:
     """The allocation of the PBS job that this process runs in, from its environment and `qstat -f`."""
     nodefile = nodefile_text(env)
+    nodefile_lines(nodefile)  # a broken file is an error that need not wait for a busy server
     text, silence = ask_qstat(env)
     return read_pbs(env, nodefile, text, silence=silence, gpufile=_gpufile(env))
 
