@@ -96,7 +96,8 @@ class DialedLine(asyncio.Protocol):
 
     def _is_admitted(self) -> None:
         if self._transport is not None:
-            self._connector.known.add(str(self._transport.get_extra_info("peername")[0]))
+            address, known = str(self._transport.get_extra_info("peername")[0]), self._connector.known
+            known[address] = max(1, known[address] + (self._resumed is None))
         self._settle()
 
     def _settle(self) -> None:
