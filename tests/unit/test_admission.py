@@ -49,17 +49,19 @@ class Port:
         self.socket = free_port()
         self.number = self.socket.getsockname()[1]
         self.admission = Admission(
-            self.socket, context, lambda: DialedLine(self.connector), lambda: 1, self.connector.known.__contains__
+            self.socket, context, lambda: DialedLine(self.connector), lambda: 1, self.connector.known.__getitem__
         )
 
     @property
     def waiting(self) -> int:
         return len(self.admission._callers)
 
-    async def send(self, data: bytes) -> bytes:
-        """What the port answers to this line."""
+    async def send(self, data: bytes, address: str = "127.0.0.1") -> bytes:
+        """What the port answers to this line from an address."""
         context = ssl.create_default_context(cadata=self.certificate)
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.number, ssl=context, server_hostname="muster")
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.number, ssl=context, server_hostname="muster", local_addr=(address, 0)
+        )
         writer.write(data)
         try:
             return await asyncio.wait_for(reader.read(100), 30)
@@ -68,11 +70,11 @@ class Port:
         finally:
             writer.transport.abort()
 
-    async def agent_comes(self) -> bool:
+    async def agent_comes(self, address: str = "127.0.0.1") -> bool:
         """Whether the real agent is still admitted."""
         token = self.connector._token
         hello = {"t": "hello", "token": token, "key": "0", "host": "h1", "protocol": VERSION}
-        return (await self.send(encode(hello))).startswith(b"code\n") and self.link.is_attached
+        return (await self.send(encode(hello), address)).startswith(b"code\n") and self.link.is_attached
 
 
 def with_port(tmp_path: Path, use: Callable[[Port], Coroutine[Any, Any, None]]) -> None:
@@ -106,6 +108,25 @@ def test_no_line_of_a_stranger_reaches_the_handler_that_ends_the_job(tmp_path: P
         with socket.create_connection(("127.0.0.1", port.number)) as plain:
             plain.sendall(b"GET / HTTP/1.0\r\n\r\n")
         assert await port.agent_comes()
+
+    with_port(tmp_path, use)
+
+
+def test_an_agent_that_is_rejected_knows_it_from_the_way_the_connection_ends(tmp_path: Path):
+    async def use(port: Port) -> None:
+        hello = {"t": "hello", "token": port.connector._token, "key": "other", "host": "h1", "protocol": VERSION}
+
+        def call() -> bytes:
+            context = ssl.create_default_context(cadata=port.certificate)
+            with (
+                socket.create_connection(("127.0.0.1", port.number), timeout=30) as plain,
+                context.wrap_socket(plain, server_hostname="muster", suppress_ragged_eofs=False) as tls,
+            ):
+                tls.sendall(encode(hello))
+                return tls.recv(100)
+
+        assert await asyncio.to_thread(call) == b""
+        await wait_until_async("its end", lambda: port.waiting == 0)
 
     with_port(tmp_path, use)
 
@@ -147,11 +168,32 @@ def test_who_has_most_callers_loses_the_oldest_and_known_addresses_come_last(tmp
                 dropped.append(self.address)
 
         ours = [Idle(port.socket, address) for address in ("agent", "b", "many", "many", "many", "c", "agent", "agent")]
-        port.connector.known.add("agent")
+        port.connector.known["agent"] = 1
         port.admission._callers = [*ours]
         for _ in range(8):
             port.admission._drop_one()
         assert dropped == ["many", "many", "b", "many", "c", "agent", "agent", "agent"]
+
+    with_port(tmp_path, use)
+
+
+def test_idle_callers_from_the_address_of_an_agent_keep_no_other_agent_out(tmp_path: Path):
+    async def use(port: Port) -> None:
+        port.connector.known["::ffff:127.0.0.1"] = port.connector.known["127.0.0.1"] = 1
+        before, idle = len(os.listdir("/proc/self/fd")), list[socket.socket]()
+        try:
+            for address in ("127.0.0.1", "127.0.0.3"):  # a user of that host, then a stranger
+                for _ in range(100):
+                    idle.append(socket.socket())
+                    idle[-1].bind((address, 0))
+                    idle[-1].connect(("127.0.0.1", port.number))
+                await wait_until_async("the limit", lambda: port.waiting == admission.STRANGERS + 1)
+            assert await port.agent_comes("127.0.0.2")  # after all others have been accepted
+            here = len(os.listdir("/proc/self/fd")) - before - len(idle)
+            assert here <= admission.STRANGERS + 10, "a socket for each caller that waits"
+        finally:
+            for one in idle:
+                one.close()
 
     with_port(tmp_path, use)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -152,3 +153,10 @@ def test_every_pair_is_measured_once_and_nobody_twice_at_a_time(hosts: int):
     for at_once in schedule:
         busy = [host for pair in at_once for host in pair]
         assert len(busy) == len(set(busy))
+
+
+def test_no_file_in_the_shared_tmp_has_a_name_that_another_user_can_guess():
+    sources = Path(ranks.__file__).parents[3]
+    assert sources.name == "muster"
+    guessed = re.compile(r"gettempdir\(|mktemp\(|[\"']/tmp/muster-(?!\{os.getuid)")
+    assert [str(path) for path in sources.rglob("*.py") if guessed.search(path.read_text())] == []

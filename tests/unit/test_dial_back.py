@@ -11,6 +11,7 @@ import ssl
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,33 @@ def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
                 other.wrap_socket(plain, server_side=True)
             server.close()
             assert agent.wait(30) == dial_back.NO_WAY
+
+
+def test_an_agent_whose_connection_makes_room_for_others_dials_again_until_it_is_rejected():
+    context, certificate = make_server_context()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        order: dict[str, Any] = {
+            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
+            "addresses": ["127.0.0.1"],
+            "port": server.getsockname()[1],
+            "certificate": certificate,
+            "token": "secret",
+            "key_from": [],
+            "protocol": VERSION,
+            "limit": 60.0,
+        }
+        with subprocess.Popen(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, stderr=subprocess.PIPE) as agent:
+            server.settimeout(60)
+            for _ in range(2):
+                with context.wrap_socket(server.accept()[0], server_side=True) as dropped:
+                    assert b"secret" in dropped.recv(4096)
+            with context.wrap_socket(server.accept()[0], server_side=True) as rejected:
+                assert b"secret" in rejected.recv(4096)
+                with suppress(OSError):  # the agent does not answer that
+                    rejected.unwrap()
+            assert agent.wait(60) == dial_back.NO_WAY
+            assert agent.stderr is not None
+            assert b"the controller rejected the agent on" in agent.stderr.read()
 
 
 def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():

@@ -87,6 +87,44 @@ def test_a_program_that_holds_the_port_and_says_nothing_is_passed_over(job):
             answer.close()
 
 
+def test_a_stranger_that_sends_byte_after_byte_does_not_keep_its_place(job):
+    meeting, sent = meet(job, HERE), 0
+    answer = Answer(meeting, 4711)
+    try:
+        with socket.create_connection(("127.0.0.1", meeting.port)) as slow:
+            slow.settimeout(0.1)
+            while sent < 90:
+                try:
+                    sent += slow.send(b"x")
+                    assert slow.recv(9) == b""
+                    break
+                except TimeoutError:
+                    continue
+                except ConnectionError:
+                    break
+        assert sent < 60, "about 6"
+        assert find_rank_0(meeting, who="rank 1", limit=30) == ("127.0.0.1", 4711)
+    finally:
+        answer.close()
+
+
+def test_rank_0_answers_after_a_connection_that_could_not_be_accepted(job, monkeypatch):
+    accept, failures = socket.socket.accept, [OSError(24, "Too many open files")]
+
+    def fail_once(self):
+        if failures:
+            raise failures.pop()
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_once)
+    answer = Answer(meet(job, HERE), 4711)
+    try:
+        assert find_rank_0(meet(job, HERE), who="rank 1", limit=30) == ("127.0.0.1", 4711)
+        assert not failures
+    finally:
+        answer.close()
+
+
 def test_a_rank_0_that_finds_all_its_ports_taken_says_so(job):
     meeting = meet(job, HERE)
     with ExitStack() as taken:

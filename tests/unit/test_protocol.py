@@ -93,6 +93,7 @@ EXIT = {**messages.EVENTS["exit"], "t": "exit"}
         ({"t": "surprise"}, "unknown message `surprise`"),
         ({"t": ["out"]}, "unknown message `['out']`"),
         ({"t": "lost"}, "unknown message `lost`"),
+        ({"t": "\x1b]0;x\x07" + "A" * 5000}, rf"unknown message `\x1b]0;x\x07{'A' * 47}...`"),
         ({"rank": 0}, "a message lacks the field `t`"),
         ([1], "a message must be a JSON object, not list"),
         (None, "a message must be a JSON object, not NoneType"),
@@ -158,6 +159,20 @@ def test_a_host_that_sends_nonsense_is_lost_with_that_sentence(message: bytes, s
     lost = after(GREETING, encode(messages.UP), message).lost
     assert lost is not None
     assert lost.message.startswith(sentence)
+
+
+@pytest.mark.parametrize("counts", [{"gpus": 1 << 40}, {"gpus": -3}, {"cpus": 1 << 60}, {"cpus": -1}])
+def test_a_host_with_more_gpus_than_any_has_does_not_fill_the_memory(counts: dict[str, int]):
+    lost = after(GREETING, encode({**messages.UP, **counts})).lost
+    assert lost is not None
+    assert lost.message.startswith("far: its agent violated the protocol: message `up`: no host has")
+
+
+def test_an_agent_that_fails_does_not_fill_the_screen():
+    failed = encode({"t": "failed", "error": "e" * 100_000, "traceback": ""})
+    lost = after(GREETING, encode(messages.UP), failed).lost
+    assert lost is not None
+    assert len(lost.message) < 1000
 
 
 @pytest.mark.parametrize(
@@ -292,7 +307,7 @@ def test_somebody_subscribes_to_every_event():
         status.subscribe(stream, "")
         monitor.subscribe(stream, "")
         straggler.subscribe(stream, "")
-        attempt.subscribe(stream)
+        attempt.subscribe(stream, returns=True)
         agents = Agents.__new__(Agents)
         recovery: Any = None
         HostEvents(agents, stream, print, lambda host, why: None)

@@ -126,6 +126,12 @@ def test_any_cut_of_the_stream_gives_the_same_messages(noise: bytes, cuts: list[
     assert reader.noise == noise
 
 
+def test_a_line_whose_values_would_fill_the_memory_is_not_decoded():
+    assert decode(b"[" + b"[]," * 1000 + b"[]]") == [[]] * 1001
+    with pytest.raises(ProtocolError, match="too many values"):
+        decode(b"[" + b"[]," * (2 << 20) + b"[]]")
+
+
 def test_the_cost_of_a_line_is_linear_in_its_size():
     def seconds(pieces: int) -> float:
         reader = LineReader()

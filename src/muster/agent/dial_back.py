@@ -69,7 +69,8 @@ def dial(order: Order) -> ssl.SSLSocket:
         for address in order["addresses"]:
             try:
                 plain = socket.create_connection((address, order["port"]), timeout=_TRY)
-                return context.wrap_socket(plain, server_hostname="muster")
+                # A controller that rejects an agent says so; a connection that just ends made room for another one.
+                return context.wrap_socket(plain, server_hostname="muster", suppress_ragged_eofs=False)
             except (OSError, ValueError) as error:
                 problems[address] = getattr(error, "strerror", None) or str(error)
                 if getattr(error, "errno", None) not in (errno.ECONNREFUSED, errno.ENETUNREACH):
@@ -143,9 +144,25 @@ def enter(order: Order, space: dict[str, object]) -> None:
         leave(OLD_PYTHON, "Python 3.9 or newer is required, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
     if order.get("killed_at_once"):
         stand_aside()
-    channel = dial(order)
-    channel.settimeout(order["limit"])
-    first = hello(order)
+    give_up = time.monotonic() + order["limit"]
+    while True:
+        channel = dial(order)
+        channel.settimeout(order["limit"])
+        try:
+            line = introduce(channel, hello(order))
+            break
+        except OSError as error:
+            channel.close()
+            if time.monotonic() > give_up:
+                leave(NO_WAY, "%s cannot stay connected to muster: %s" % (own_name(), error))
+        time.sleep(0.2)
+    channel.suppress_ragged_eofs = True  # type: ignore[attr-defined]
+    space.update(channel=channel, take=channel.recv)
+    exec(line, space)
+
+
+def introduce(channel: ssl.SSLSocket, first: dict[str, object]) -> bytes:
+    """Send the first line; returns that of the controller, or raises OSError if the connection ends before it."""
     channel.sendall(json.dumps(first).encode() + b"\n")
     line = b""
     while not line.endswith(b"\n"):
@@ -153,5 +170,4 @@ def enter(order: Order, space: dict[str, object]) -> None:
         if not byte:
             leave(NO_WAY, "the controller rejected the agent on %s with the key `%s`" % (own_name(), first["key"]))
         line += byte
-    space.update(channel=channel, take=channel.recv)
-    exec(line, space)
+    return line

@@ -36,6 +36,12 @@ _CAUSE_LIMIT = 3.0
 _SAME_LIMIT = 0.5
 """Seconds to wait for other ranks to fail the same way, when one fails before its first collective."""
 
+_SIGNALS = 128
+"""More than the highest number of a signal."""
+
+_LONGEST_WORDS = 10_000
+"""Characters of a stderr line that are kept for the verdict."""
+
 # What MPICH and its derivatives print before they end all ranks.
 _MPI_ABORT = re.compile(r"Abort\((\d+)\) on node \d+ \(rank \d+ in comm \d+\): (.*)")
 
@@ -81,17 +87,18 @@ class Attempt:
         self._tracebacks: dict[int, int] = {}
         """Hashes of the tracebacks on the screen, and the rank that printed each first."""
 
-    def subscribe(self, events: EventStream) -> None:
-        """Subscribe to the events of the ranks."""
+    def subscribe(self, events: EventStream, *, returns: bool = False) -> None:
+        """Subscribe to the events of the ranks; if they run a function that `returns`, also to its pickled results."""
         events.subscribe(Out, self._on_output)
         events.subscribe(Prompt, self._on_prompt)
         events.subscribe(Progress, self._on_progress)
         events.subscribe(Raised, self._on_exception)
         events.subscribe(SysExit, self._on_sysexit)
         events.subscribe(Left, self._on_left)
-        events.subscribe(Piece, self._on_piece)
-        events.subscribe(FunctionReturned, self._on_returned)
-        events.subscribe(FunctionRaised, self._on_raised)
+        if returns:
+            events.subscribe(Piece, self._on_piece)
+            events.subscribe(FunctionReturned, self._on_returned)
+            events.subscribe(FunctionRaised, self._on_raised)
         events.subscribe(Exit, self._on_exit)
         events.subscribe(Broken, self._on_broken)
         events.subscribe(Storeless, self._on_storeless)
@@ -226,7 +233,8 @@ class Attempt:
             Line(without_rank_tag(line.text, rank), line.end) if line.text.startswith(tag) else line for line in lines
         ]
         if stream == 2:
-            state.last_words.extend(line.text for line in lines if line.text.strip() and line.end != "\r")
+            last = [line.text[:_LONGEST_WORDS] for line in lines if line.end != "\r"]
+            state.last_words.extend(text for text in last if text.strip())
         if not self._is_shown(rank):
             return
         for line in state.folder.pass_on(lines) if stream == 2 else lines:
@@ -237,6 +245,8 @@ class Attempt:
 
     def _on_exit(self, link: AgentLink, event: Exit) -> None:
         rank = event["rank"]
+        if not -_SIGNALS < event["status"] < 256:  # this process could not exit with it, either
+            raise ProtocolError(f"message `exit`: {event['status']} is neither an exit code nor minus a signal")
         state = self._state(rank)
         for stream, splitter in state.splitters.items():
             self._show(link.name, rank, stream, splitter.finish())

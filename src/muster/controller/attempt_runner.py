@@ -99,7 +99,7 @@ class AttemptRunner(ABC):
         only = self._shown(plan, is_first)
         attempt = self.attempt = Attempt(plan, number, parts.folder, self._screen, parts.logs, only)
         self.number += 1
-        attempt.subscribe(parts.events)
+        attempt.subscribe(parts.events, returns=self._spec.call is not None)
         attempt.is_expected = self.requeue.expects
         parts.observers.begin_attempt(plan, number, swaps)
         watching = parts.observers.watch(attempt)

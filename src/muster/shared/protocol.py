@@ -95,7 +95,15 @@ def annotations_of(kind: type) -> dict[str, str]:
 def _unknown(message: Any, key: str) -> str:
     if not isinstance(message, dict):
         return f"a message must be a JSON object, not {type(message).__name__}"
-    return f"unknown message `{message[key]}`" if key in message else f"a message lacks the field `{key}`"
+    if key not in message:
+        return f"a message lacks the field `{key}`"
+    return "unknown message `{}`".format(_short(message[key]).strip("'"))
+
+
+def _short(value: object) -> str:
+    """A value of the other side for an error message, which it must not fill."""
+    text = ascii(value)
+    return text if len(text) <= 60 else text[:60] + "..."
 
 
 def _fault(message: Any, kind: type, beside: Collection[str] | None) -> str:
@@ -106,9 +114,7 @@ def _fault(message: Any, kind: type, beside: Collection[str] | None) -> str:
             known += 1
             value = message[name]
             if (types and type(value) not in types) or (check is not None and not check(value)):
-                got = ascii(value)
-                got = got if len(got) <= 60 else got[:60] + "..."
-                return f": the field `{name}` must be {annotation}, not {got}"
+                return f": the field `{name}` must be {annotation}, not {_short(value)}"
         elif required:
             return f" lacks the field `{name}`"
     if beside is not None and len(message) > known + sum(map(message.__contains__, beside)):

@@ -71,6 +71,8 @@ def decode(line: bytes) -> Any:
     """Decode a line to any JSON value, still to be validated; raises ProtocolError if it is invalid."""
     import json
 
+    if line.count(b",") > _MOST_COMMAS:
+        raise ProtocolError("a line has too many values")
     try:
         text = str(line, "utf-8")
         value = json.loads(text)
@@ -101,6 +103,9 @@ def _writable(value: Any) -> Any:
         return json.loads(text.encode("utf-8", "replace"))
     return value
 
+
+_MOST_COMMAS = 1 << 20
+"""Maximum number of commas in a line: a value of three bytes takes 80 bytes of memory once it is decoded."""
 
 _MOST_NOISE = 4096
 """Maximum number of bytes before the greeting that are kept."""

@@ -56,16 +56,16 @@ class Admission:
         context: ssl.SSLContext,
         make_line: Callable[[], DialedLine],
         agents: Callable[[], int],
-        is_known: Callable[[str], bool],
+        agents_at: Callable[[str], int],
     ) -> None:
-        """`agents` is the number of agents of the job, `is_known` whether an agent has connected from an address."""
+        """`agents` is the number of agents of the job, `agents_at` how many have connected from an address."""
         self.is_out_of_room = False
         """Whether a connection could not be accepted lately because there was no descriptor for it."""
         self._socket = sock
         self._context = context
         self._make_line = make_line
         self._agents = agents
-        self._is_known = is_known
+        self._agents_at = agents_at
         self._callers: list[Caller] = []
         """The oldest first."""
         self._loop = asyncio.get_running_loop()
@@ -110,18 +110,22 @@ class Admission:
     def _take(self, sock: socket.socket, address: str) -> None:
         sock.setblocking(False)
         caller = Caller(sock, address)
+        caller.task = asyncio.ensure_future(self._greet(caller))
+        caller.task.add_done_callback(lambda task: self._on_greeted(caller, task))
         self._callers.append(caller)
         if len(self._callers) > STRANGERS + self._agents():
             self._drop_one()
-        caller.task = asyncio.ensure_future(self._greet(caller))
-        caller.task.add_done_callback(lambda task: self._on_greeted(caller, task))
 
     def _drop_one(self) -> None:
-        """Make room: of the addresses from which no agent has come, the one with the most callers loses its oldest."""
-        strangers = [caller for caller in self._callers if not self._is_known(caller.address)] or self._callers
-        counts = Counter(caller.address for caller in strangers)
-        most = max(counts.values())
-        victim = next(caller for caller in strangers if counts[caller.address] == most)
+        """Make room: the address with the most callers loses its oldest.
+
+        The agents that have connected from an address may dial again, so they do not count, nor do their last tries.
+        """
+        agents = {caller.address: self._agents_at(caller.address) for caller in self._callers}
+        counts = Counter(caller.address for caller in self._callers)
+        victim = max(
+            self._callers, key=lambda one: (counts[one.address] - 2 * agents[one.address], not agents[one.address])
+        )
         self._callers.remove(victim)
         victim.drop()
 

@@ -8,6 +8,7 @@ import inspect
 import json
 import os
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -136,8 +137,8 @@ class DialedConnector:
         self._folder = folder
         self._on_text = on_text
         self._token = secrets.token_hex(32)
-        self.known: set[str] = set()
-        """The addresses from which agents have connected."""
+        self.known: Counter[str] = Counter()
+        """How many agents have connected from each address."""
         self._admission: Admission | None = None
         self._callers: list[Caller] = []
         self._order_text = ""
@@ -152,7 +153,7 @@ class DialedConnector:
         context, certificate = make_server_context()
         sock = free_port()
         self._admission = Admission(
-            sock, context, lambda: DialedLine(self), lambda: len(self.links), self.known.__contains__
+            sock, context, lambda: DialedLine(self), lambda: len(self.links), self.known.__getitem__
         )
         self._order_text = self._order(sock.getsockname()[1], certificate, limit)
         for command in self.launch.commands:

@@ -38,6 +38,7 @@ class DialedLine(asyncio.Protocol):
         self._connector = connector
         self._transport: asyncio.Transport | None = None
         self._hello = b""
+        self._is_rejected = False
         self._link: AgentLink | None = None
         self._resuming: Resuming | None = None
         self._resumed: AgentLink | None = None
@@ -64,6 +65,8 @@ class DialedLine(asyncio.Protocol):
 
     def _on_stranger(self, data: bytes) -> None:
         """Read what a client sends until it has been admitted."""
+        if self._is_rejected:
+            return
         if self._resuming is not None:
             self._resume(data)
             return
@@ -73,7 +76,8 @@ class DialedLine(asyncio.Protocol):
             return
         link, resumes = self._connector.admit(line)
         if link is None:
-            self.close()
+            self._is_rejected = True
+            self.leave()  # so that an agent knows that this is the answer, and does not dial again
         elif resumes:
             self._resuming, self._resumed = Resuming(link.lines, self), link
             self._resume(rest)
@@ -92,7 +96,8 @@ class DialedLine(asyncio.Protocol):
 
     def _is_admitted(self) -> None:
         if self._transport is not None:
-            self._connector.known.add(str(self._transport.get_extra_info("peername")[0]))
+            address, known = str(self._transport.get_extra_info("peername")[0]), self._connector.known
+            known[address] = max(1, known[address] + (self._resumed is None))
         self._settle()
 
     def _settle(self) -> None:

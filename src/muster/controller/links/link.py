@@ -14,7 +14,7 @@ from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
-from muster.controller.links.reported_ranks import check_ranks
+from muster.controller.links.reported_ranks import check_counts, check_ranks
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
 from muster.errors import HostError, MusterError
@@ -208,6 +208,7 @@ class AgentLink(AgentRequests):
 
     def _on_up(self, message: Up) -> None:
         check_version(message["protocol"], "its agent")
+        check_counts(message["cpus"], message["gpus"])
         self.facts = message
         self._answered = self._ponged = time.monotonic()
         # Accurate to the latency of a message, until the first ping returns.
@@ -217,7 +218,7 @@ class AgentLink(AgentRequests):
             self._up.set_result(None)
 
     def _on_failed(self, message: Failed) -> None:
-        self.lose(f"its agent failed: {internal_error(message['error'], message['traceback'])}")
+        self.lose(f"its agent failed: {internal_error(message['error'][:300], message['traceback'])}")
 
     def on_closed(self, line: Line) -> None:
         """A connection has been closed: by its agent, or because it broke."""

@@ -1,4 +1,4 @@
-"""Which ranks a message of a host may be about."""
+"""Which ranks a message of a host may be about, and how many CPUs and GPUs a host can have."""
 
 from __future__ import annotations
 
@@ -6,6 +6,16 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from muster.shared.wire import ProtocolError
+
+_MOST_CPUS = 1 << 16
+_MOST_GPUS = 1 << 10
+"""Lists as long as the number of GPUs are made of it."""
+
+
+def check_counts(cpus: int, gpus: int) -> None:
+    """Raise ProtocolError if no host has so many CPUs or GPUs."""
+    if not (0 <= cpus <= _MOST_CPUS and 0 <= gpus <= _MOST_GPUS):
+        raise ProtocolError(f"message `up`: no host has {cpus} CPUs and {gpus} GPUs")
 
 
 def check_ranks(message: Mapping[str, Any], ranks: Collection[int], what: str) -> None:

@@ -56,6 +56,7 @@ class Answer:
         self._sealed, self._sealed_at = "", 0.0
         self._munge = meeting.munge
         self._clients = threading.Semaphore(_CLIENTS)
+        self._is_closed = False
         self._seal()
         self._server = _listen_near(meeting.port)
         self._published = meeting.ask == "PMI"
@@ -67,6 +68,7 @@ class Answer:
 
     def close(self) -> None:
         """Stop answering, because all ranks have joined or the wait is over."""
+        self._is_closed = True
         if self._published:
             pmi.withdraw()
         try:
@@ -81,7 +83,10 @@ class Answer:
             try:
                 connection, _ = self._server.accept()
             except OSError:
-                return
+                if self._is_closed:
+                    return
+                time.sleep(0.1)  # a connection that broke before, or no free descriptor
+                continue
             if self._clients.acquire(blocking=False):
                 threading.Thread(target=self._serve_one, args=(connection,), daemon=True).start()
             else:
@@ -90,8 +95,7 @@ class Answer:
     def _serve_one(self, connection: socket.socket) -> None:
         try:
             with connection:
-                connection.settimeout(WORD_LIMIT)
-                nonce, kind = connection.makefile("rb").readline(100).decode().split()
+                nonce, kind = _line(connection, WORD_LIMIT, 100).decode().split()
                 sealed = self._seal() if kind == "munge" else ""
                 here = (_plain(connection.getsockname()[0]), self._port)
                 proof = _proof(self._key, self._secret if sealed else "", nonce, here)
@@ -106,6 +110,18 @@ class Answer:
         if self._munge and time.monotonic() - self._sealed_at > _SEALED_FOR:
             self._sealed, self._sealed_at = same_user.seal(self._secret), time.monotonic()
         return self._sealed
+
+
+def _line(connection: socket.socket, limit: float, longest: int) -> bytes:
+    """The line of the other side; OSError if it takes longer than `limit`, as that of a stranger may."""
+    deadline, data = time.monotonic() + limit, b""
+    while not data.endswith(b"\n") and len(data) < longest:
+        connection.settimeout(max(0.0, deadline - time.monotonic()))
+        piece = connection.recv(longest)
+        if not piece:
+            break
+        data += piece
+    return data
 
 
 def _proof(key: str, secret: str, nonce: str, where: tuple[str, int]) -> str:
@@ -224,7 +240,7 @@ def _dial(host: str, port: int, key: str, deadline: float, *, munge: bool) -> tu
                 return 0, _OTHER_USER
             connection.settimeout(min(limit, WORD_LIMIT))
             connection.sendall(f"{nonce} {'munge' if munge else 'plain'}\n".encode())
-            words = connection.makefile("rb").readline(4096).decode().split()
+            words = _line(connection, min(limit, WORD_LIMIT), 4096).decode().split()
             address = _plain(connection.getpeername()[0])
     except (OSError, ValueError):
         return 0, _STRANGER

@@ -48,10 +48,11 @@ def quick_enough(world: World, times: dict[str, float]) -> bool:
 def measure_collectives(world: World) -> dict[str, object]:
     """Create a process group as a job does, then time and verify all_reduce at several sizes."""
     cuda = torch.cuda.is_available()
-    log = os.path.join(tempfile.gettempdir(), f"muster-nccl-{os.getpid()}")
+    # Another user could have created a file whose name can be guessed.
+    log = tempfile.NamedTemporaryFile("r", prefix="muster-nccl-", errors="replace")  # noqa: SIM115, closed at the end
     if cuda:
         os.environ.setdefault("NCCL_DEBUG", "INFO")
-        os.environ.setdefault("NCCL_DEBUG_FILE", log)
+        os.environ.setdefault("NCCL_DEBUG_FILE", log.name)
     store = dist.PrefixStore("group", world.store)
     dist.init_process_group(
         "nccl" if cuda else "gloo", store=store, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=60)
@@ -73,10 +74,6 @@ def measure_collectives(world: World) -> dict[str, object]:
             torch.cuda.synchronize()
         times[str(count * 4)] = (time.perf_counter() - begin) / 3
     dist.destroy_process_group()
-    network = ""
-    if os.path.exists(log):
-        with open(log, errors="replace") as file:
-            lines = [line.partition("Using network ")[2].strip() for line in file if "Using network " in line]
-        network = lines[0] if lines else ""
-        os.unlink(log)
-    return {"all_reduce": times, "wrong": wrong, "network": network}
+    with log:
+        lines = [line.partition("Using network ")[2].strip() for line in log if "Using network " in line]
+    return {"all_reduce": times, "wrong": wrong, "network": lines[0] if lines else ""}
