@@ -150,7 +150,7 @@ def test_a_killed_ssh_client_is_replaced_and_the_ranks_notice_nothing(outage: Ou
         begin = job.out.count("[h3")
         wait_until("more lines", lambda begin=begin: job.out.count("[h3") > begin, 20, lambda: job.err)
     done = outage.finish()
-    assert debug_log(done).count("h3: resumed") == 2
+    assert debug_log(done).count("h3: resumed") >= 2  # again if a busy machine was silent for long
     assert "lost h3" not in done.err
 
 
