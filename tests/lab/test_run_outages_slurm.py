@@ -93,14 +93,14 @@ def test_agents_that_are_refused_by_their_controllers_port_end_at_once(engine: S
 
 
 def test_the_time_for_which_a_job_was_suspended_does_not_count_as_silence(engine: SlurmEngine, stop: Path) -> None:
-    job = engine.batch(RANKS, "--no-check", "--no-zygote", "--lost-after", "4", "lines.py", stop.name)
+    job = engine.batch(RANKS, "--no-check", "--no-zygote", "--lost-after", "8", "lines.py", stop.name)
     for host in RANKS:
         wait_until(f"lines of {host}", lambda host=host: f"[{host}" in job.out, 60, lambda: job.err)
     engine.shell(f"scontrol suspend {job.id}")
     wait_until("all ranks to stop", lambda: states(engine) == {"T"}, 20, lambda: str(states(engine)))
     time.sleep(0.5)  # what the controller had read by then
     begin = job.out.count("\n")
-    time.sleep(6)
+    time.sleep(10)
     assert job.out.count("\n") == begin
     engine.shell(f"scontrol resume {job.id}")
     wait_until("more lines", lambda: job.out.count("\n") > begin + 400, 30, lambda: job.said)
