@@ -16,7 +16,7 @@ test: setup ## The static checks, the documentation and every test, side by side
 	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
 
 tests: setup ## Every test, without the static checks and the documentation
-	$(BIN)/python -m pytest -n 4 # many tests wait, so two share a core; tests/conftest.py distributes them
+	$(BIN)/python -m pytest -n 3 # many tests wait, so three share two cores; tests/conftest.py distributes them
 
 unit: setup ## Only the tests of pure functions, in seconds
 	$(BIN)/python -m pytest -n 2 tests/unit

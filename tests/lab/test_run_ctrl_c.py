@@ -21,7 +21,8 @@ import os, time
 rank = os.environ["RANK"]
 try:
     print("up", flush=True)
-    time.sleep(1000)
+    while True:
+        time.sleep(0.2)  # not one long call: Python misses a signal that arrives just before it begins to sleep
 except KeyboardInterrupt:
     print("saving", flush=True)
     time.sleep(1.5)

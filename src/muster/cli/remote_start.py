@@ -185,12 +185,12 @@ class _Start:
         write_place(folder, self.place)
         remote.show_errors()
         answer = self._wait(remote)
+        remote.drain_errors()
         keep(folder, answer)
         place = read_place(folder)
         if place is not None and place.shared:
             write_place(folder, replace(place, confirmed=True))
         if "started" not in answer:
-            remote.drain_errors()
             ended: Any = answer.get("ended")
             return ended if isinstance(ended, int) else EXIT_MUSTER
         self._print_how_to_follow()
