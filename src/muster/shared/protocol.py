@@ -100,7 +100,7 @@ def _unknown(message: Any, key: str) -> str:
     return "unknown message `{}`".format(_short(message[key]).strip("'"))
 
 
-def _short(value: object) -> str:
+def _short(value: Any) -> str:
     """A value of the other side for an error message, which it must not fill."""
     text = ascii(value)
     return text if len(text) <= 60 else text[:60] + "..."
