@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 from unittest.mock import patch
 
+import pytest
+
 from muster.cli import main
 
 LIMIT = 10.0
@@ -53,9 +55,24 @@ class Done:
     seconds: float
 
 
+@pytest.fixture(autouse=True)
+def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with a script, a home without jobs, and nothing of a scheduler."""
+    for name in list(os.environ):
+        if name.startswith(("SLURM", "PBS", "OMPI", "PMI", "MUSTER")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    folder = tmp_path / "work"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    Path("train.py").write_text("print(1)\n")
+    return folder
+
+
 def _started(*args: Any, **settings: Any) -> NoReturn:
     words: Any = args[1] if len(args) > 1 else None
-    if isinstance(words, list) and f"{words[0]}".endswith("qstat"):
+    if isinstance(words, list | tuple) and f"{words[0]}".endswith("qstat"):
         raise FileNotFoundError(2, "No such file or directory", "qstat")  # it only asks, nothing starts
     raise Started
 

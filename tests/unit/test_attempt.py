@@ -20,19 +20,24 @@ from muster.plan import make_plan
 from muster.shared.wire import ProtocolError
 
 
+def attempt_of_one_rank(folder: Path) -> tuple[Attempt, EventStream, AgentLink]:
+    (host,) = parse_hosts("a:1")
+    plan = make_plan("j", [host], threads=[0], restarts=0, user_env={})
+    screen = Screen(streams={1: None, 2: None})
+    attempt = Attempt(plan, 0, folder, screen, LogFiles(screen.warning), None)
+    link = AgentLink(AgentSpec(host=host, name="a"), lambda link, event: None, lambda name, text: None)
+    events = EventStream(Guard(screen.warning))
+    attempt.subscribe(events)
+    return attempt, events, link
+
+
 def test_a_sample_that_comes_after_an_exception_does_not_take_back_what_it_counted(tmp_path: Path):
     # A sample counts the collectives that have finished, and the last one is called finished a moment late.
     def event(kind: str, **more: Any) -> dict[str, Any]:
         return {"t": kind, "rank": 0, "time": 1.0, **more}
 
     async def verdict() -> Verdict:
-        (host,) = parse_hosts("a:1")
-        plan = make_plan("j", [host], threads=[0], restarts=0, user_env={})
-        screen = Screen(streams={1: None, 2: None})
-        attempt = Attempt(plan, 0, tmp_path, screen, LogFiles(screen.warning), None)
-        link = AgentLink(AgentSpec(host=host, name="a"), lambda link, event: None, lambda name, text: None)
-        events = EventStream(Guard(screen.warning))
-        attempt.subscribe(events)
+        attempt, events, link = attempt_of_one_rank(tmp_path)
         events.publish(link, event("exception", summary="ValueError: bad", message="bad", done=6))
         events.publish(link, event("progress", done=5, first=False))
         events.publish(link, event("exit", status=1, stopped_at=None, rss=0, stdin=False))
@@ -43,13 +48,7 @@ def test_a_sample_that_comes_after_an_exception_does_not_take_back_what_it_count
 
 def test_a_host_cannot_fill_the_memory_of_muster_run_or_choose_an_exit_code_that_no_process_has(tmp_path: Path):
     async def hear() -> None:
-        (host,) = parse_hosts("a:1")
-        plan = make_plan("j", [host], threads=[0], restarts=0, user_env={})
-        screen = Screen(streams={1: None, 2: None})
-        attempt = Attempt(plan, 0, tmp_path, screen, LogFiles(screen.warning), None)
-        link = AgentLink(AgentSpec(host=host, name="a"), lambda link, event: None, lambda name, text: None)
-        events = EventStream(Guard(screen.warning))
-        attempt.subscribe(events)
+        attempt, events, link = attempt_of_one_rank(tmp_path)
         for _ in range(100):
             events.publish(link, {"t": "piece", "rank": 0, "time": 1.0, "piece": "AAAA" * 1000})
             events.publish(link, {"t": "out", "rank": 0, "stream": 2, "text": "x" * 100_000 + "\n"})

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-from bad_input import Case, problems
+from bad_input import Case, problems, work
 
 from muster.cli.command_table import CommandWords, OptionWords, command_table
 
+__all__ = ["work"]  # a fixture
 pytestmark = pytest.mark.timeout(120)
 
 VALUES = {
@@ -67,18 +67,6 @@ FEW = ("empty", "negative", "not UTF-8", "very long", "newline")
 
 ARGUMENTS = {"N": "2", "HOST": "h1", "PERCENT": "5", "DURATION": "5", "PORT": "80", "JOB": "last", "NAME": "hello"}
 AFTER = {"run": ("--dry-run", "train.py"), "submit": ("--slurm", "--dry-run", "train.py"), "bench": ("--dry-run",)}
-
-
-@pytest.fixture(autouse=True)
-def somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a script, and a home without jobs."""
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    Path("train.py").write_text("print(1)\n")
-    return tmp_path
 
 
 RUN = {option.names[-1] for command in command_table() if command.words == ("run",) for option in command.options}

@@ -6,28 +6,14 @@ import os
 from pathlib import Path
 
 import pytest
-from bad_input import Case, problems
+from bad_input import Case, problems, work
 
 from muster.controller.rendezvous import _port_taken
 from muster.engines.engine import StartCommand
 from muster.engines.table import load
 
+__all__ = ["work"]  # a fixture
 pytestmark = pytest.mark.timeout(60)
-
-
-@pytest.fixture(autouse=True)
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a script, a home without jobs, and nothing of a scheduler."""
-    for name in list(os.environ):
-        if name.startswith(("SLURM", "PBS", "OMPI", "PMI", "MUSTER")):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    folder = tmp_path / "work"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    Path("train.py").write_text("print(1)\n")
-    return folder
 
 
 # --- hosts ----------------------------------------------------------------------------------------------------

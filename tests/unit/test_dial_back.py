@@ -265,19 +265,25 @@ def test_a_second_agent_for_a_seat_is_sent_away_and_that_is_said(tmp_path: Path)
     ]
 
 
+def order_for(server: socket.socket, certificate: str, *, limit: float) -> dict[str, Any]:
+    """What an agent gets that should dial this socket."""
+    return {
+        "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
+        "addresses": ["127.0.0.1"],
+        "port": server.getsockname()[1],
+        "certificate": certificate,
+        "token": "secret",
+        "key_from": [],
+        "protocol": VERSION,
+        "limit": limit,
+    }
+
+
 def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
     _, expected = make_server_context()
     other, _ = make_server_context()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        order: dict[str, Any] = {
-            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
-            "addresses": ["127.0.0.1"],
-            "port": server.getsockname()[1],
-            "certificate": expected,
-            "token": "secret",
-            "key_from": [],
-            "limit": 0.5,
-        }
+        order = order_for(server, expected, limit=0.5)
         with subprocess.Popen(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, stderr=subprocess.PIPE) as agent:
             server.settimeout(30)
             plain, _ = server.accept()
@@ -290,16 +296,7 @@ def test_an_agent_does_not_talk_to_another_program_that_has_the_port():
 def test_an_agent_whose_connection_makes_room_for_others_dials_again_until_it_is_rejected():
     context, certificate = make_server_context()
     with socket.create_server(("127.0.0.1", 0)) as server:
-        order: dict[str, Any] = {
-            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
-            "addresses": ["127.0.0.1"],
-            "port": server.getsockname()[1],
-            "certificate": certificate,
-            "token": "secret",
-            "key_from": [],
-            "protocol": VERSION,
-            "limit": 60.0,
-        }
+        order = order_for(server, certificate, limit=60.0)
         with subprocess.Popen(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, stderr=subprocess.PIPE) as agent:
             server.settimeout(60)
             for _ in range(2):
@@ -317,13 +314,7 @@ def test_an_agent_whose_connection_makes_room_for_others_dials_again_until_it_is
 def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # so that nobody else listens there
-        order: dict[str, Any] = {
-            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
-            "addresses": ["127.0.0.1"],
-            "port": held.getsockname()[1],
-            "certificate": make_server_context()[1],
-            "limit": 60.0,
-        }
+        order = order_for(held, make_server_context()[1], limit=60.0)
         done = subprocess.run(AGENT, env={"MUSTER_DIAL": json.dumps(order)}, capture_output=True, text=True, timeout=50)
     assert done.returncode == dial_back.NO_WAY
     assert "127.0.0.1 (connection refused)" in done.stderr
