@@ -369,21 +369,23 @@ def test_a_group_with_a_process_that_is_no_rank_is_not_waited_for(tmp_path: Path
     name = script(
         tmp_path,
         """
-        import multiprocessing, os, time
+        import multiprocessing, os
         import torch.distributed as dist
 
-        def join(rank, port):
-            store = dist.TCPStore("127.0.0.1", port, 2, rank == 0)
+        def join(rank, store):
             dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
             dist.barrier()
             dist.destroy_process_group()
 
+        def second(port):
+            join(1, dist.TCPStore("127.0.0.1", port, is_master=False))
+
         if __name__ == "__main__":
-            for _ in range(2):  # the port is free again after the first
-                port = int(os.environ["MASTER_PORT"]) + 1
-                child = multiprocessing.get_context("spawn").Process(target=join, args=(1, port))
+            for _ in range(2):
+                store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+                child = multiprocessing.get_context("spawn").Process(target=second, args=(store.port,))
                 child.start()
-                join(0, port)
+                join(0, store)
                 child.join()
                 print("met", flush=True)
         """,

@@ -43,7 +43,7 @@ def lab(shared: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="module")
 def engine(lab: Lab, shared: Path) -> Iterator[PbsEngine]:
-    with PbsSite(lab, shared, kill_delay=4.0) as site:  # time for `muster run` to report its end
+    with PbsSite(lab, shared, kill_delay=10.0) as site:  # the default: time for `muster run` to report its end
         yield PbsEngine(lab, shared, site)
 
 
