@@ -5,18 +5,17 @@ Messages use one SOCK_SEQPACKET socket, with a rank's descriptors attached to it
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 import time
 
 from ..rank import interpreter_exit, process_title, torch_adapter
 from ..rank import script as rank
-from ..shared import bootstrap, processes
+from ..shared import bootstrap, light_json, processes
+from ..shared import light_signal as signal
+from ..shared import light_socket as socket
 from . import store_process
 
 TYPE_CHECKING = False
@@ -141,7 +140,7 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
             return
         for fd in fds:
             os.set_inheritable(fd, False)
-        request = json.loads(data)
+        request = light_json.loads(data.decode())
         validate(request, ORDERS)
         number, env = request.get("rank", _STORE), {**base_env, **request.get("env", {})}
         pid = _start(number, config, env, fds, not_for_ranks=not_for_ranks, fork=fork)
@@ -262,6 +261,6 @@ def _end_all() -> None:
 
 def _send(sock: socket.socket, message: Mapping[str, object]) -> None:
     try:
-        sock.send(json.dumps(message).encode())
+        sock.send(light_json.dumps(message).encode())
     except OSError:
         pass  # the agent is gone, which the next read detects

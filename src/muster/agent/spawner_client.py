@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
 import sys
 import time
 
 from ..rank import process_title
 from ..rank import script as rank
-from ..shared import bootstrap, processes
+from ..shared import bootstrap, light_json, processes
+from ..shared import light_signal as signal
+from ..shared import light_socket as socket
 from ..shared.wire import ProtocolError, decode
 from . import spawner, store_process
 
@@ -82,7 +81,7 @@ class Spawner:
         """
         request: StartRank = {"t": "rank", "rank": rank.number, "env": rank.env}
         fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
-        socket.send_fds(self.socket, [json.dumps(request).encode()], fds)
+        socket.send_fds(self.socket, [light_json.dumps(request).encode()], fds)
         for stream in rank.streams:
             stream.close_write()
 

@@ -6,10 +6,10 @@ As under torchrun, all ranks including rank 0 are clients, so a rank that starts
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from ..rank import process_title
+from ..shared import light_signal as signal
 from ..shared import processes
 
 TYPE_CHECKING = False
