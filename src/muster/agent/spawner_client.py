@@ -7,7 +7,6 @@ import sys
 import time
 
 from ..rank import process_title
-from ..rank import script as rank
 from ..shared import bootstrap, light_json, processes
 from ..shared import light_signal as signal
 from ..shared import light_socket as socket
@@ -48,9 +47,9 @@ class Spawner:
             "agent": os.getpid(),
             "restore": {name: env.get(name) for name in while_importing},
         }
-        code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "agent.spawner", config))
+        code = processes.file_with(bootstrap.payload(bootstrap.own_package(), "agent.spawner", config))
         self.pid = processes.start(
-            [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))],
+            [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(process_title.command(config))],
             # The first variable must be one that no rank changes: see rank._set_environment.
             {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],
