@@ -339,6 +339,7 @@ class Agent:
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
         self._gauges_from = time.monotonic() + 1.0, message["leader"]
+        self.port.stop_answering()
         if message["store"]:
             self.port.start_store()
         return self.ranks.start(message)

@@ -353,7 +353,8 @@ class Controller:
         try:
             await recovery.close()
             if recovery.attempt is not None:
-                await recovery.stop_ranks()
+                if not recovery.has_stopped:
+                    await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
                 await self.results.copy(self.with_results())
         finally:
