@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.errors import MusterError, UsageError
 from muster.text import clock, count
@@ -26,7 +26,25 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from muster.rank.world.context import World
-    from muster.training.batches import Batches
+
+
+class Position(Protocol):
+    """Where a run is in its data: `muster.Batches`, or an object of your own with these attributes."""
+
+    @property
+    def progress(self) -> float:
+        """Epochs done: 2.5 in the middle of the third."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Number of samples of an epoch."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """Number of samples of a step, over all ranks."""
+        ...
 
 
 class Progress:
@@ -40,7 +58,7 @@ class Progress:
     def __init__(
         self,
         world: World,
-        batches: Batches,
+        batches: Position,
         *,
         epochs: int,
         step: int = 0,

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import time
@@ -18,6 +17,8 @@ import torch
 import torch.distributed as dist
 
 import muster
+from muster.recipes._cpu_threads import divide_cpus
+from muster.recipes._flag_types import parse_shares
 
 from .data import Data, open_data
 from .evaluate import average_buffers, evaluate
@@ -113,8 +114,7 @@ def test(run: Run) -> float | None:
 def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     """Create everything that the loop needs, from the data to the checkpoint it resumes from."""
     began = time.perf_counter()
-    if world.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
+    divide_cpus(world)
     data = muster.together(world, lambda: open_data(args, world))
     seed_all(args.random_seed)  # the same initial weights on all ranks
     stem = args.stem or ("3x3" if data.image_size <= 64 and not args.use_syn else "7x7")
@@ -188,11 +188,7 @@ def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step
     if args.share == "measured":
         shares = measure(world, step, data, args.batch_size)
     elif args.share:
-        try:
-            shares = [float(share) for share in args.share.split(",")]
-        except ValueError:
-            text = f"invalid --share {args.share}"
-            raise muster.UsageError(text, hint="use --share 8,2 or --share measured") from None
+        shares = parse_shares(args.share)
     return muster.Batches(data.train_length, size, world, shares=shares, seed=args.random_seed, device=world.device)
 
 
