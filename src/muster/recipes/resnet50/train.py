@@ -9,7 +9,7 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from muster.recipes._flag_types import parse_shares
 
 from .data import Data, open_data
 from .evaluate import average_buffers, evaluate
-from .fused.step_choice import choose
+from .fused.step_choice import make_step
 from .model import ResNet
 from .schedule import learning_rate
 from .step import StepOptions, TrainingStep
@@ -119,8 +119,9 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     seed_all(args.random_seed)  # the same initial weights on all ranks
     stem = args.stem or ("3x3" if data.image_size <= 64 and not args.use_syn else "7x7")
     model = ResNet(args.arch, classes=data.classes, stem=stem)
-    options, why = step_options(args, world, data, model)
-    step = TrainingStep(model, world, options, mean=data.mean, std=data.std)
+    options = step_options(args, world, data)
+    what: dict[str, Any] = {"image_size": data.image_size, "mean": data.mean, "std": data.std}
+    step, how = make_step(args.step, model, world, options, **what, compile_wanted=bool(args.compile))
     seed_all(args.random_seed + 1 + world.rank)  # different augmentation on each rank
     batches = muster.together(world, lambda: make_batches(world, args, data, step))
     step.warm_up(*some_images(world, data, args.batch_size))
@@ -142,7 +143,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
         f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
         f"{options.precision}, batch {batches.total}, peak learning rate {highest:g}, {origin}"
     )
-    progress.say(f"step: {why}")
+    progress.say(f"step: {how}")
     return Run(
         args=args,
         world=world,
@@ -157,12 +158,12 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     )
 
 
-def step_options(args: argparse.Namespace, world: muster.World, data: Data, model: ResNet) -> tuple[StepOptions, str]:
-    """Fill in the defaults that depend on the device and the data, and describe the resulting step."""
+def step_options(args: argparse.Namespace, world: muster.World, data: Data) -> StepOptions:
+    """Fill in the defaults that depend on the device and the data."""
     gpu = world.device.type == "cuda"
     best = "bf16" if gpu and torch.cuda.is_bf16_supported() else "float32"
     decay = 5e-4 if data.name == "CIFAR-10" else 5e-5
-    options = StepOptions(
+    return StepOptions(
         precision=args.precision or best,
         compile=gpu if args.compile is None else args.compile,
         channels_last=args.channels_last,
@@ -172,13 +173,6 @@ def step_options(args: argparse.Namespace, world: muster.World, data: Data, mode
         weight_decay=decay if args.weight_decay is None else args.weight_decay,
         label_smoothing=args.label_smoothing,
     )
-    size, compile_wanted = data.image_size, bool(args.compile)
-    choice = muster.together(
-        world, lambda: choose(args.step, model, world, options, image_size=size, compile_wanted=compile_wanted)
-    )
-    if choice.fused:
-        return replace(options, fused=True), "fused (custom kernels)"
-    return options, f"plain{', compiled' if options.compile else ''}, not fused: {choice.reason}"
 
 
 def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step: TrainingStep) -> muster.Batches:
