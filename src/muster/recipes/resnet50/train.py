@@ -229,8 +229,12 @@ def load_weights(model: ResNet, path: Path, world: muster.World) -> str:
     def load() -> bool:
         if world.rank or not path.exists():
             return False
-        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        weights = {name.removeprefix("module."): value for name, value in weights.items()}  # saved through DDP
+        try:
+            weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+            weights = {name.removeprefix("module."): value for name, value in weights.items()}  # saved through DDP
+        except Exception as error:  # a damaged file can fail in any way
+            reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+            raise muster.UsageError(f"cannot read the weights in {path}: {reason}") from None
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:
