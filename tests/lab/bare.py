@@ -216,6 +216,13 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
         assert len(re.findall(rf"^{wanted}$", out, re.MULTILINE)) == times, f"{wanted}: not {times} times in\n{out}"
 
 
+def of_the_ddp_guide(launcher: str) -> str:
+    """What the guide passes to `sh -c` under a launcher, so that ddp.py gets the variables it reads."""
+    page = (Path(__file__).parents[2] / "docs" / "ddp.md").read_text()
+    (command,) = re.findall(rf"^{launcher} [^']*'([^']*)'$", page, re.MULTILINE)
+    return command.replace("ddp.py", "-m muster.recipes.ddp")
+
+
 def places(launcher: str, hosts: Sequence[str]) -> list[str]:
     """What PLACE prints, sorted, with one rank on each of `hosts`."""
     joined = [

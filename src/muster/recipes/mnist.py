@@ -26,14 +26,11 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 import muster
 from muster.recipes._cpu_threads import divide_cpus
-from muster.recipes._mnist.digits import load
-from muster.recipes._mnist.mnist_flags import parse
-from muster.recipes._mnist.position import Position
-from muster.recipes._mnist.start import start
+from muster.recipes._mnist import Position, load, parse, start
 
 
 def stage(inputs: int, outputs: int) -> nn.Sequential:
-    """A convolution that halves the size of its images."""
+    """A convolution, followed by pooling that halves the size of the images."""
     convolution = nn.Conv2d(inputs, outputs, kernel_size=5, padding=2, bias=False)
     return nn.Sequential(convolution, nn.MaxPool2d(2), nn.BatchNorm2d(outputs), nn.ReLU())
 
@@ -54,17 +51,18 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
     began = time.perf_counter()
     divide_cpus(world)
     images, labels, test_images, test_labels = load(world, args)  # all of them, as bytes on the device: 47 MB
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # the same initial weights on all ranks
     model = conv_net(world.device)
-    ddp = DistributedDataParallel(model)  # it averages the gradients over all ranks
+    ddp = DistributedDataParallel(model)  # averages the gradients over all ranks
     optimizer = torch.optim.SGD(model.parameters(), lr=args.lr, momentum=0.9, nesterov=True, weight_decay=5e-4)
-    sampler = DistributedSampler(TensorDataset(images, labels), seed=args.seed, drop_last=True)  # one part per rank
-    position = Position(len(labels), args.batch_size, world)
+    sampler = DistributedSampler(TensorDataset(images, labels), seed=args.seed, drop_last=True)  # a part for each rank
+    position = Position(len(labels), args.batch_size, world)  # the epoch, and how many of its images are done
 
-    # A checkpoint is the state of these three. To resume is to load the newest one into them, on all ranks.
-    muster.warm_up(ddp, lambda: cross_entropy(ddp(prepare(images[:9])), labels[:9]).backward())  # for equal bits
+    # To save is to write the state of these three to --model_dir; to resume is to load the newest one on all ranks.
     state = {"model": model, "optimizer": optimizer, "position": position}
-    about = {"images": len(labels), "seed": args.seed}
+    about = {"images": len(labels), "seed": args.seed}  # must be the same when the run is resumed
+    # In its first step DDP adds gradients in another order. With that behind it, a resumed run repeats every bit.
+    muster.warm_up(ddp, lambda: cross_entropy(ddp(prepare(images[:9])), labels[:9]).backward())
     checkpoints = muster.Checkpoints(args.model_dir, world, keep=args.keep, about=about) if args.model_dir else None
     step = checkpoints.begin(state, resume=args.resume) if checkpoints else 0
     output = {"every": args.log_every, "metrics": args.metrics, "plot": args.plot}
@@ -74,7 +72,7 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
 
     while position.epoch < args.epochs:
         sampler.set_epoch(position.epoch)  # another order in each epoch
-        mine = torch.tensor(list(sampler), device=world.device)
+        mine = torch.tensor(list(sampler), device=world.device)  # indices of this rank's images
         for i in range(position.done_by_each, len(mine), args.batch_size):  # from 0, or where it resumes
             batch = mine[i : i + args.batch_size]
             progress.begin()
@@ -89,7 +87,7 @@ def train(world: muster.World, args: argparse.Namespace) -> None:
             if checkpoints and (progress.is_draining or (args.save_every and progress.step % args.save_every == 0)):
                 progress.flush()  # raises an error if the loss is NaN or inf, so that nothing is saved then
                 checkpoints.save(progress.step, state)
-            if checkpoints and progress.is_draining:  # a host is about to go away; the run continues on another
+            if checkpoints and progress.is_draining:  # Muster starts the run again on another host
                 checkpoints.close()
                 return progress.say(f"saved step {progress.step}, because a host is about to go away")
         position.end_epoch()
@@ -125,6 +123,6 @@ def work(args: argparse.Namespace, **rank: int) -> None:
 
 if __name__ == "__main__":
     args = parse("mnist", "Train a small ConvNet on MNIST with DDP, to 99 % in a minute on a laptop.")
-    if args.share:
+    if args.share:  # for ranks of different speed
         from muster.recipes.mnist_unequal import work
     start(work, args)  # with -n, -g and -i as several processes, otherwise as this one

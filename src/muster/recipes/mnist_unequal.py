@@ -26,9 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 import muster
 from muster.recipes._cpu_threads import divide_cpus
 from muster.recipes._flag_types import parse_shares
-from muster.recipes._mnist.digits import load
-from muster.recipes._mnist.mnist_flags import parse
-from muster.recipes._mnist.start import start
+from muster.recipes._mnist import load, parse, start
 from muster.recipes.mnist import conv_net, evaluate, prepare
 
 
