@@ -32,7 +32,7 @@ from .tape import PIECE, Inputs, Tape
 
 
 def fast_decoder(decoder: Decoder, memory: Tensor, lengths: Tensor, mels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Equivalent to `Decoder.forward`, except that the alignments carry no gradient."""
+    """Equivalent to `Decoder.forward`."""
     kind = memory.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else memory.dtype
     frames = decoder.prenet(shifted(mels))
@@ -110,19 +110,20 @@ class Loop(torch.autograd.Function):
                     ops.second_cell_forward(tape, t)
         side.join()
         ctx.tape = tape
-        weights = tape.weights[1:]
-        ctx.mark_non_differentiable(weights)
         ctx.set_materialize_grads(False)
-        return tape.state[1:], tape.second_state[1:], weights
+        return tape.state[1:], tape.second_state[1:], tape.weights[1:]
 
     @staticmethod
-    def backward(ctx: Any, d_seen: Tensor | None, d_spoken: Tensor | None, _weights: Any) -> tuple[Tensor | None, ...]:
-        """Go backward through the frames, then compute the gradients of the weights."""
+    def backward(
+        ctx: Any, d_seen: Tensor | None, d_spoken: Tensor | None, d_weights: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Go backward through the frames, then compute the gradients of the network's weights."""
         tape: Tape = ctx.tape
-        tape.begin_backward(d_seen, d_spoken)
-        ops, side = steps.choose(tape), Side(tape.device)
+        tape.begin_backward(d_seen, d_spoken, d_weights)
+        ops, side, third = steps.choose(tape), Side(tape.device), Side(tape.device, 1)
         side.start()
-        for start, end in reversed(list(pieces(tape.frames))):
+        third.start()
+        for number, (start, end) in enumerate(reversed(list(pieces(tape.frames)))):
             with side.stream():
                 for t in reversed(range(start, end)):
                     ops.second_cell_backward(tape, t)
@@ -134,10 +135,15 @@ class Loop(torch.autograd.Function):
                 )
             side.main_waits()
             for t in reversed(range(start, end)):
-                ops.attention_backward(tape, t, slot=t - start)
+                ops.attention_backward(tape, t, d_before=tape.d_before[number % 2, t - start])
                 ops.cell_backward(tape, t)
-            tape.gather_piece(start, end)
+            third.main_waits()  # for the sums of the previous chunk, because the next one overwrites `d_before`
+            with third.after_main():
+                tape.gather_piece(start, end, tape.d_before[number % 2])
+        with side.stream():
+            tape.gather_second()
         side.join()
+        third.join()
         return (None, None, *tape.gradients())
 
 
