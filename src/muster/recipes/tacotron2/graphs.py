@@ -15,6 +15,8 @@ from torch import Tensor
 from .data import Examples
 from .loss import Losses
 
+PRIORITY = -1
+
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
@@ -60,7 +62,9 @@ class Graphs:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # otherwise the memory of the first call would add to that of the pool
         # thread_local: nccl's watchdog may query its events in another thread meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        # A high priority: what runs concurrently in other streams, with the default one, has time until the end.
+        stream = torch.cuda.Stream(priority=PRIORITY)
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
             losses = self._work(static)
         self._pool = graph.pool()
         return Captured(graph=graph, examples=static, losses=losses)

@@ -70,9 +70,7 @@ def _decode(
         second_mask=masks[1],
     )
     keep, second_keep = 1 - sizes.p_attention_dropout, 1 - sizes.p_decoder_dropout
-    seen, spoken, weights = Loop.apply(keep, second_keep, *inputs.tensors())  # pyright: ignore[reportGeneralTypeIssues]
-    # `seen` is [context, hidden]; the projections read the second LSTM's output and the context.
-    context = seen[..., : sizes.encoder_embedding_dim]
+    context, spoken, weights = Loop.apply(keep, second_keep, *inputs.tensors())  # pyright: ignore[reportGeneralTypeIssues]
     # Channels and gate in one product, padded to a multiple of 8 outputs; otherwise tensor cores are much slower.
     channels, spare = sizes.n_mel_channels, -(sizes.n_mel_channels + 1) % 8
     weight = F.pad(torch.cat((decoder.linear_projection.weight, decoder.gate_layer.weight)), (0, 0, 0, spare)).to(dtype)
@@ -92,7 +90,7 @@ class Loop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, keep: float, second_keep: float, *tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return [context, hidden] of each frame, the second LSTM's output, and the weights."""
+        """Return the context of each frame, the second LSTM's output, and the weights."""
         tape = Tape(Inputs.of(tensors), keep=keep, second_keep=second_keep)
         ops, side = steps.choose(tape), Side(tape.device)
         for start, end in pieces(tape.frames):
@@ -111,15 +109,15 @@ class Loop(torch.autograd.Function):
         side.join()
         ctx.tape = tape
         ctx.set_materialize_grads(False)
-        return tape.state[1:], tape.second_state[1:], tape.weights[1:]
+        return tape.state[1:, :, : tape.width], tape.second_state[1:], tape.weights[1:]
 
     @staticmethod
     def backward(
-        ctx: Any, d_seen: Tensor | None, d_spoken: Tensor | None, d_weights: Tensor | None
+        ctx: Any, d_context: Tensor | None, d_spoken: Tensor | None, d_weights: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         """Go backward through the frames, then compute the gradients of the network's weights."""
         tape: Tape = ctx.tape
-        tape.begin_backward(d_seen, d_spoken, d_weights)
+        tape.begin_backward(d_spoken, d_weights)
         ops, side, third = steps.choose(tape), Side(tape.device), Side(tape.device, 1)
         side.start()
         third.start()
@@ -127,12 +125,13 @@ class Loop(torch.autograd.Function):
             with side.stream():
                 for t in reversed(range(start, end)):
                     ops.second_cell_backward(tape, t)
-                torch.addmm(
-                    tape.d_outside[start:end].flatten(0, 1),
+                torch.mm(
                     tape.d_second_gates[start:end].flatten(0, 1),
                     tape.inputs.second_input,
                     out=tape.d_state[start:end].flatten(0, 1),
                 )
+                if d_context is not None:
+                    tape.d_state[start:end, :, : tape.width] += d_context[start:end]
             side.main_waits()
             for t in reversed(range(start, end)):
                 ops.attention_backward(tape, t, d_before=tape.d_before[number % 2, t - start])

@@ -1,4 +1,4 @@
-"""Two losses, the one of all published curves, which includes padding, and one that excludes it; and guided attention."""
+"""Two losses, with padding as in all published curves and without it, and guided attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .model import Outputs
-
 
 NEAR = 0.2
 """Distance from the diagonal that guided attention tolerates, as a fraction of the clip; Tachibana's value."""

@@ -92,18 +92,16 @@ class Tape:
         self.scratch: dict[str, Tensor] = {}
         """Additional tensors of the kernels."""
 
-    def begin_backward(self, d_seen: Tensor | None, d_spoken: Tensor | None, d_weights: Tensor | None) -> None:
+    def begin_backward(self, d_spoken: Tensor | None, d_weights: Tensor | None) -> None:
         """Store the incoming gradients, and allocate those of the loop."""
         for name in self.scratch.keys() & {"d_recurrent", "d_second_recurrent"}:
             self.scratch[name].zero_()  # there is no gradient from after the last frame, also in a second backward
         rows, clips = self.frames, self.clips
-        self.d_outside = torch.zeros_like(self.state[1:]) if d_seen is None else d_seen.contiguous()
         self.d_spoken = torch.zeros_like(self.second_state[1:]) if d_spoken is None else d_spoken.contiguous()
-        self.d_weights = self._zeros(rows, clips, self.symbols, exact=True)
+        self.d_weights = torch.zeros_like(self.weights[1:]) if d_weights is None else d_weights
         """Gradient of the attention weights from outside the loop."""
-        if d_weights is not None:
-            self.d_weights.copy_(d_weights)
-        self.d_state = torch.empty_like(self.d_outside)
+        self.d_weights = self.d_weights.contiguous()
+        self.d_state = torch.empty_like(self.state[1:])
         self.d_gates, self.d_second_gates = torch.empty_like(self.gates), torch.empty_like(self.second_gates)
         self.d_contexts = self._empty(rows, clips, self.width)
         self.d_queries = self._empty(rows, clips, self.attention)
