@@ -15,8 +15,6 @@ from torch import Tensor
 from .data import Examples
 from .loss import Losses
 
-PRIORITY = -1
-
 
 @dataclass(frozen=True, kw_only=True)
 class Captured:
@@ -39,6 +37,9 @@ class Graphs:
         self._seen: set[tuple[int, ...]] = set()
         self._captured: dict[tuple[int, ...], Captured] = {}
         self._pool: Any = None
+        # One stream for all captures, because memory of the pool is reused only within a stream. Its priority is above
+        # the default, which other streams have: what runs there concurrently is not needed soon.
+        self._stream: Any = torch.cuda.Stream(priority=-1)
 
     def __call__(self, examples: Examples) -> Losses:
         """Do the work, and return the losses."""
@@ -62,9 +63,7 @@ class Graphs:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # otherwise the memory of the first call would add to that of the pool
         # thread_local: nccl's watchdog may query its events in another thread meanwhile.
-        # A high priority: what runs concurrently in other streams, with the default one, has time until the end.
-        stream = torch.cuda.Stream(priority=PRIORITY)
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             losses = self._work(static)
         self._pool = graph.pool()
         return Captured(graph=graph, examples=static, losses=losses)
