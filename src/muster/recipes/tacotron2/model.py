@@ -88,12 +88,13 @@ class Conv(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True, gain: str = "linear") -> None:
         super().__init__()
-        self.conv = nn.Conv1d(inputs, outputs, kernel, padding=(kernel - 1) // 2, bias=bias)
+        self._padding = (kernel - 1) // 2
+        self.conv = nn.Conv1d(inputs, outputs, kernel, padding=self._padding, bias=bias)
         nn.init.xavier_uniform_(self.conv.weight, nn.init.calculate_gain(gain))  # pyright: ignore[reportArgumentType]
 
     def forward(self, x: Tensor) -> Tensor:
         """[batch, channels, 1, length], see `as_image`."""
-        return F.conv2d(x, self.conv.weight[:, :, None], self.conv.bias, padding=(0, self.conv.padding[0]))
+        return F.conv2d(x, self.conv.weight[:, :, None], self.conv.bias, padding=(0, self._padding))
 
 
 class Norm(nn.BatchNorm1d):

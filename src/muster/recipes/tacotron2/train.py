@@ -25,7 +25,7 @@ from .data import Corpus, Padding, read_lists, synthetic, training_parts
 from .mels import open_corpus
 from .model import ModelSizes, Tacotron2, count_parameters
 from .options import SIZES, without_meaning
-from .original import load_weights, read_original, write_weights
+from .original import load_optimizer, load_weights, read_original, write_weights
 from .symbols import find_cleaners
 from .train_step import StepOptions, TrainingStep, average_buffers
 from .validate import validate
@@ -291,13 +291,9 @@ def begin_with(args: argparse.Namespace, world: muster.World, step: TrainingStep
     path = Path(args.checkpoint_path)
     original = muster.together(world, lambda: read_original(path))
     muster.together(world, lambda: load_weights(step.model, original, path))
-    if original.optimizer and len(original.optimizer["state"]) == len(step.parameters):
-        saved = {**original.optimizer, "param_groups": [dict(g) for g in original.optimizer["param_groups"]]}
-        for group in saved[
-            "param_groups"
-        ]:  # a fused Adam keeps its counts on the GPU, so this must be set before loading
-            group.update(fused=step.optimizer.param_groups[0]["fused"], weight_decay=args.weight_decay)
-        step.optimizer.load_state_dict(saved)
+    saved = original.optimizer
+    if saved:
+        muster.together(world, lambda: load_optimizer(step.optimizer, saved, args.weight_decay, path))
         if args.use_saved_learning_rate:
             args.learning_rate = step.optimizer.param_groups[0]["lr"]
     if original.epoch is not None:
