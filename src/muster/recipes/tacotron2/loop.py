@@ -5,7 +5,8 @@ With teacher forcing only the attention LSTM and the attention feed each other f
 - the prenet and its part of the first LSTM's input are one product over all frames;
 - the second LSTM does not feed back, so its input and the projection to frames and gates are also one product each;
 - the location convolution and the dense layer after it are linear, so they become one convolution;
-- in the backward pass, only gradients between frames stay in the loop; those of all weights come after it.
+- in the backward pass, only gradients between frames stay in the loop; those of all weights are sums over many frames,
+  which run concurrently on a GPU or after the loop.
 
 This leaves three steps per frame (a product, a cell, the attention) and two for the second LSTM, which follows the
 first in chunks of `tape.PIECE` frames, concurrently on a GPU. `tape.py` has the tensors, `steps.py` the steps in plain
