@@ -45,6 +45,14 @@ def ask_kubectl(*words: str) -> str:
     return done.stdout.decode(errors="replace")
 
 
+def current_namespace() -> str:
+    """The namespace that kubectl uses if none is given."""
+    try:
+        return ask_kubectl("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
+    except MusterError:  # in a pod there may be no configuration
+        return "default"
+
+
 def explain_kubectl(text: str) -> MusterError:
     """Turn kubectl's error output into one sentence with a hint; its exit code is 1 for everything."""
     # Lines such as `E1118 01:02:03.456789 … "Unhandled Error"` are for developers of kubectl.

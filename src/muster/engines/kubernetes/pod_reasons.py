@@ -71,7 +71,7 @@ def why_waiting(pod: Json, container: str) -> Reason:
     image = _image(pod, container)
     if reason in _IMAGE:
         return Reason(
-            what=f"its image {image} could not be pulled ({message or reason})",
+            what=f"its image{f' {image}' if image else ''} could not be pulled ({message or reason})",
             hint=f"check the name of the image and imagePullSecrets: `kubectl describe pod {name_of(pod)}`",
             is_final=reason != "ErrImagePull",  # which alternates with ImagePullBackOff
         )
