@@ -17,6 +17,7 @@ from muster.controller.links.piped import PipedConnector, PipeLine
 from muster.controller.links.reconnect import Reconnect
 from muster.engines.engine import Launch, StartCommand
 from muster.engines.kubernetes.exec_stream import ExecStream
+from muster.engines.kubernetes.pod_facts import NEEDED, REVIEWS, PodFacts, gpus_requested, review
 from muster.engines.kubernetes.pod_reasons import (
     Reason,
     container_id,
@@ -348,6 +349,21 @@ class PodConnector(PipedConnector):
     @last_words.setter
     def last_words(self, words: str) -> None:
         pass  # there is no container program
+
+    async def pod_facts(self) -> PodFacts:
+        """What the API server says about permissions and requested GPUs."""
+        space = next(iter(self._pods.values())).namespace if self._pods else ""
+        answers = await asyncio.gather(
+            *(self.proxy.get(REVIEWS, review(*needed, space)) for needed in NEEDED), return_exceptions=True
+        )
+        denied = tuple(
+            needed
+            for needed, answer in zip(NEEDED, answers, strict=True)
+            if not isinstance(answer, BaseException) and not answer["status"].get("allowed")
+        )
+        known = ((link.name, self.watch.pods.get(pod.name), pod.container) for link, pod in self._pods.items())
+        gpus = {name: gpus_requested(found, container) for name, found, container in known if found is not None}
+        return PodFacts(namespace=space, denied=denied, gpus=gpus)
 
     async def close(self) -> None:
         """End the watch and the proxy."""

@@ -15,7 +15,9 @@ _REQUEST_LIMIT = 20
 _LIMIT = 60.0
 """Seconds for one kubectl; a credential plugin may ask a slow service first."""
 
-FORBIDDEN = re.compile(r'cannot (\w+) resource "([\w./-]+)"(?: in API group "([\w.-]*)")?(?:.*? namespace "([\w.-]+)")?')
+FORBIDDEN = re.compile(
+    r'cannot (\w+) resource "([\w./-]+)"(?: in API group "([\w.-]*)")?(?:.*? namespace "([\w.-]+)")?'
+)
 
 
 def find_kubectl() -> str:
