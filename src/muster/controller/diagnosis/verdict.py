@@ -222,7 +222,7 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
         sentence = f"host {loss.host} is lost: {loss.why}"
         fix = "check that it is up and reachable, or run without it by removing it from -H"
         if loss.pod:
-            fix = f"`kubectl describe pod {loss.pod}` and `kubectl get events` may show more; --spares N replaces lost pods"
+            fix = f"`kubectl describe pod {loss.pod}` may show more; with --spares N, other pods replace lost ones"
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=sentence,

@@ -39,10 +39,7 @@ class KubernetesEngine(Engine):
             )
         typed = spec.hosts or ()
         pods = find_pods(spec.pods, [host.pod for host in typed], spec.namespace, spec.pod_container)
-        if spec.pods is None:
-            hosts = typed
-        else:
-            hosts = tuple(Host(name=pod.label, pod=pod.name) for pod in pods)
+        hosts = typed if spec.pods is None else tuple(Host(name=pod.label, pod=pod.name) for pod in pods)
         return PodChoice(engine=self, hosts=hosts, said=_said(spec, pods), pods=_by_name(pods))
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
@@ -79,8 +76,8 @@ class PodChoice(Choice):
 
 
 def login_argv(pod: Pod) -> tuple[str, ...]:
-    """What to type before a command to run it in a pod."""
-    return ("kubectl", "exec", "-n", pod.namespace, pod.name, "-c", pod.container, "--")
+    """What to type before a command line, as one word, to run it in a pod."""
+    return ("kubectl", "exec", "-n", pod.namespace, pod.name, "-c", pod.container, "--", "sh", "-c")
 
 
 def explain_exec(command: StartCommand, code: int | None, text: str) -> HostError:
@@ -110,7 +107,7 @@ def explain_exec(command: StartCommand, code: int | None, text: str) -> HostErro
             name, f"its container {pod.container} is not running", hint=f"see `kubectl describe pod {pod.name}`"
         )
     how = "exec did not start the agent" if code is None else f"exec ended with code {code} before the agent started"
-    try_it = f"check that `{' '.join(login_argv(pod))} {python} --version` works from here"
+    try_it = f"check that `{' '.join(login_argv(pod)[:-2])} {python} --version` works from here"
     return HostError(name, f"{how}: {last}" if last else how, hint=try_it)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from muster.engines.kubernetes.pod_reasons import Json
+from muster.engines.kubernetes.pod_reasons import Json, part, parts
 
 NEEDED = (
     ("get", "pods", ""),
@@ -51,6 +51,6 @@ REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 def gpus_requested(pod: Json, container: str) -> int:
     """How many GPUs a container has requested."""
-    found = next((each for each in pod["spec"]["containers"] if each["name"] == container), {})
-    limits = (found.get("resources") or {}).get("limits") or {}
+    found = next((each for each in parts(pod, "spec", "containers") if each.get("name") == container), None)
+    limits = part(found, "resources", "limits")
     return sum(int(value) for name, value in limits.items() if _GPU.fullmatch(name) and str(value).isdigit())

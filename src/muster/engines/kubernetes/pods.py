@@ -6,11 +6,19 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import cast
+from dataclasses import dataclass, replace
 
 from muster.engines.kubernetes.kubectl import ask_kubectl, current_namespace
-from muster.engines.kubernetes.pod_reasons import Json, is_leaving, is_over, is_running, name_of, why_ended
+from muster.engines.kubernetes.pod_reasons import (
+    Json,
+    is_leaving,
+    is_over,
+    is_running,
+    name_of,
+    part,
+    parts,
+    why_ended,
+)
 from muster.errors import HostError, MusterError, UsageError
 from muster.text import names
 
@@ -41,7 +49,7 @@ def find_pods(selector: str | None, chosen: Sequence[str], namespace: str | None
     which = ("-l", selector) if selector is not None else ("--ignore-not-found", *chosen)
     answer = json.loads(ask_kubectl("get", "pods", *where, *which, "-o", "json") or '{"items": []}')
     # One name gives a pod, several give a list.
-    items = cast("list[Json]", answer["items"] if "items" in answer else [answer])
+    items = parts(answer, "items") if "items" in answer else [part(answer)]
     if namespace is None:  # needed for errors only
         namespace = current_namespace() if len(items) < max(1, len(chosen)) else ""
     if selector is not None:
@@ -88,40 +96,38 @@ def read_named(items: Sequence[Json], chosen: Sequence[str], namespace: str, con
 def read_pod(pod: Json, container: str | None, selector: str = "") -> Pod:
     """One pod, with the container of this name or kubectl's default; UsageError if there is no such container."""
     name = name_of(pod)
-    spec = pod["spec"]
     kinds = ("containers", "initContainers", "ephemeralContainers")
-    known = [str(each["name"]) for kind in kinds for each in spec.get(kind) or ()]
+    known = [str(each["name"]) for kind in kinds for each in parts(pod, "spec", kind)]
     if container is not None and container not in known:
         raise UsageError(f"-c {container}: pod {name} has no such container", hint=f"it has {names(known)}")
     chosen = container or _default_container(pod)
     return Pod(
         name=name,
-        namespace=str(pod["metadata"].get("namespace") or "default"),
+        namespace=str(part(pod, "metadata").get("namespace") or "default"),
         container=chosen,
         selector=selector,
         is_running=is_running(pod, chosen),
-        node=str(spec.get("nodeName") or ""),
+        node=str(part(pod, "spec").get("nodeName") or ""),
         label=name,
     )
 
 
 def _default_container(pod: Json) -> str:
     """The container that kubectl would choose."""
-    chosen = (pod["metadata"].get("annotations") or {}).get(_DEFAULT_CONTAINER)
-    known = [str(each["name"]) for each in pod["spec"]["containers"]]
+    chosen = str(part(pod, "metadata", "annotations").get(_DEFAULT_CONTAINER))
+    known = [str(each["name"]) for each in parts(pod, "spec", "containers")]
     return chosen if chosen in known else known[0]
 
 
 def _labeled(pods: list[Pod], items: Sequence[Json]) -> list[Pod]:
     """The pods with short names: those of an Indexed Job without the random end, where that is unambiguous."""
     short = [
-        pod.name.rpartition("-")[0] if _INDEX in (item["metadata"].get("labels") or {}) else pod.name
+        pod.name.rpartition("-")[0] if _INDEX in part(item, "metadata", "labels") else pod.name
         for pod, item in zip(pods, items, strict=True)
     ]
     often = Counter(short)
     return [
-        Pod(**{**vars(pod), "label": label if often[label] == 1 else pod.name})
-        for pod, label in zip(pods, short, strict=True)
+        replace(pod, label=label if often[label] == 1 else pod.name) for pod, label in zip(pods, short, strict=True)
     ]
 
 
