@@ -157,7 +157,7 @@ def enter(order: Order, space: dict[str, object]) -> None:
                 leave(NO_WAY, "%s cannot stay connected to muster: %s" % (own_name(), error))
         time.sleep(0.2)
     channel.suppress_ragged_eofs = True  # type: ignore[attr-defined]
-    space.update(channel=channel, take=channel.recv)
+    space.update(channel=channel, take=channel.recv, give=channel.sendall)
     exec(line, space)
 
 

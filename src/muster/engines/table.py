@@ -23,6 +23,7 @@ ENGINES = {
     "slurm": "muster.engines.slurm.engine:SlurmEngine",
     "pbs": "muster.engines.pbs.engine:PbsEngine",
     "mpi": "muster.engines.mpi.engine:MpiEngine",
+    "kubernetes": "muster.engines.kubernetes.engine:KubernetesEngine",
 }
 """Name and class of each engine; imported on use."""
 
