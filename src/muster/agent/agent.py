@@ -43,7 +43,18 @@ if TYPE_CHECKING:
         """The command that makes the session of a process part of the scheduler's job; its pid follows."""
         orphaned: str
         """A shell command to run at the end if the controller has been lost; empty for none."""
+        exits_with_job: bool
+        """Whether the agent's exit code is that of the job; otherwise it is 0."""
 
+
+_FAILED = 125
+"""Exit code of an agent that lost its controller."""
+
+_LINGER = 10.0
+"""Seconds that an agent waits before it exits with the job's failure.
+
+The first pod of a Kubernetes Job that fails may end the others, whose logs are then lost; the controller's has them all.
+"""
 
 _SPAWNER_LIMIT = 1.0
 """Seconds to wait for the killed spawner at the end."""
@@ -64,7 +75,12 @@ def main(config: Config) -> NoReturn:
     agent.run()
     if agent.is_orphan and config["orphaned"]:
         os.execv("/bin/sh", ["sh", "-c", config["orphaned"]])
-    os._exit(0)  # shutting the interpreter down takes 5 ms, and there is nothing left to flush
+    if config["exits_with_job"] and agent.code:
+        agent.session.hang_up()
+        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(agent.code))
+        time.sleep(0.0 if agent.is_terminated else _LINGER)
+    # Shutting the interpreter down takes 5 ms, and there is nothing left to flush.
+    os._exit(agent.code if config["exits_with_job"] else 0)
 
 
 class Agent:
@@ -87,6 +103,10 @@ class Agent:
         self.dialing = Dialing(self.selector, self.send)
         self.ending = False
         self.why_ended = ""
+        self.code = _FAILED
+        """The exit code of the job, once the controller has sent it."""
+        self.is_terminated = False
+        """Whether SIGTERM came."""
         self.is_orphan = False
         """Whether contact with the controller was lost for good."""
         self.grace = LAST_GRACE
@@ -222,6 +242,7 @@ class Agent:
 
     def on_sigterm(self, number: int, frame: object) -> None:
         """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL, or take it as a notice, or exit."""
+        self.is_terminated = True
         if self.scheduler and self.ranks.pass_on(number):
             return
         if self.notices is None or not self.notices.on_sigterm():
@@ -377,4 +398,5 @@ class Agent:
 
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""
+        self.code = message["code"]
         self.end()

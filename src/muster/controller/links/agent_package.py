@@ -13,11 +13,18 @@ from muster.agent import probes
 from muster.shared import bootstrap
 
 
-def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "", attach: Sequence[str] = ()) -> bytes:
+def agent_payload(
+    job_id: str,
+    scheduler: str = "",
+    orphaned: str = "",
+    attach: Sequence[str] = (),
+    *,
+    exits_with_job: bool = False,
+) -> bytes:
     """The bytes that turn a new interpreter into the agent of a job; it forwards `scheduler`'s signals to its ranks.
 
     If the agent loses the controller, it runs the shell command `orphaned` when its ranks have ended. It runs `attach`
-    with the pid of each rank.
+    with the pid of each rank. If it `exits_with_job`, its exit code is that of the job, otherwise 0.
     """
     modules = {
         f"{name}.{module.name}": _load(f"{package.__name__}.{module.name}")
@@ -25,7 +32,13 @@ def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "", attach: 
         for module in pkgutil.iter_modules(package.__path__)
         if not module.ispkg
     }
-    config = {"job": job_id, "scheduler": scheduler, "orphaned": orphaned, "attach": list(attach)}
+    config = {
+        "job": job_id,
+        "scheduler": scheduler,
+        "orphaned": orphaned,
+        "attach": list(attach),
+        "exits_with_job": exits_with_job,
+    }
     return bootstrap.payload(bootstrap.pack(modules), "agent.agent", config)
 
 

@@ -17,7 +17,7 @@ from muster.controller.links.link_lines import LinkLines
 from muster.controller.links.reported_ranks import check_counts, check_ranks
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
-from muster.errors import HostError, MusterError
+from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
@@ -350,7 +350,7 @@ class AgentLink(AgentRequests):
             return
         # Without grace: replacements of its ranks may start now.
         self.lines.send({"do": "stop", "id": 0, "grace": 0, "interrupt": False})
-        self.lines.send({"do": "bye", "id": 0})
+        self.lines.send({"do": "bye", "id": 0, "code": EXIT_MUSTER})
         self.lost = LinkLost(self.name, why)
         self.fail(self.lost)
         for _, reply in self._replies.values():
@@ -363,11 +363,14 @@ class AgentLink(AgentRequests):
 
     # --- shutdown -------------------------------------------------------------------------------------------
 
-    async def close(self, limit: float) -> None:
-        """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds."""
+    async def close(self, limit: float, code: int = 0) -> None:
+        """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds.
+
+        `code` is the exit code of the job.
+        """
         self.closing = True
         if self.facts and not self.lost:
-            self.lines.send({"do": "bye", "id": 0})
+            self.lines.send({"do": "bye", "id": 0, "code": code})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
         self.lines.close()
 
