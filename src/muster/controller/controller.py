@@ -289,6 +289,7 @@ class Controller:
                 raise
         else:
             self.recovery.roster.enroll()
+        self.drain.tick()  # before the ranks start, so that no notice comes too early
         self.status.connected(self.agents.usable)
         self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
 
