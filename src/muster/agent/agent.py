@@ -53,7 +53,8 @@ _FAILED = 125
 _LINGER = 10.0
 """Seconds that an agent waits before it exits with the job's failure.
 
-The first pod of a Kubernetes Job that fails may end the others, whose logs are then lost; the controller's has them all.
+The first pod of a Kubernetes Job that fails may end the others, whose logs are then lost; that of the controller has
+all output, so it has to be the first.
 """
 
 _SPAWNER_LIMIT = 1.0

@@ -41,7 +41,7 @@ async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[S
     agents = Agents(launch, folder, on_event=_ignore, on_text=_ignore)
     beating = asyncio.ensure_future(_beat(agents))
     failed: dict[str, HostError] = {}
-    limit = CONNECT_LIMIT if launch.channel == "pipes" else QUEUE_LIMIT
+    limit = QUEUE_LIMIT if launch.channel == "dial-back" else CONNECT_LIMIT
 
     def on_failure(error: HostError) -> None:
         failed[error.host] = error

@@ -10,7 +10,6 @@ from typing import NoReturn
 
 from muster.controller.links.certificate import authority_of
 from muster.controller.links.dial_order import order_text, token_of
-from muster.engines.choice import choose
 from muster.engines.engine import DIALING_AGENT
 from muster.engines.kubernetes.job_engine import POD_LIMIT, KubernetesJobEngine, this_pod
 from muster.engines.kubernetes.pod_environment import PodJob, lone_index, token_in
@@ -31,12 +30,14 @@ _CONNECT_LIMIT = 120.0
 
 def follow(spec: RunSpec) -> None:
     """Become the agent of this pod, if another pod runs the controller of this job; otherwise return."""
+    if spec.engine not in ("auto", KubernetesJobEngine.name) or spec.uses_pods or spec.hosts is not None:
+        return
     alone = lone_index(os.environ)
-    if alone and spec.engine == "auto":
-        said = f"pod {alone} of an Indexed Job runs its own job; for one job on all pods, set PET_NNODES or add --nnodes"
-        sys.stderr.write("" if spec.quiet else f"muster: {said}\n")
+    if alone and not spec.quiet:
+        said = f"pod {alone} of an Indexed Job runs on its own; for one job on all pods, set PET_NNODES or add --nnodes"
+        sys.stderr.write(f"muster: {said}\n")
     pods = this_pod(os.environ)
-    if pods is None or not isinstance(choose(spec, os.environ).engine, KubernetesJobEngine) or pods.index == 0:
+    if pods is None or pods.index == 0:
         return
     token = token_in(os.environ)
     screen = Screen(quiet=spec.quiet)

@@ -52,8 +52,7 @@ class Agents:
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that represent their hosts: all of them, or under MPI the first of each host."""
-        connector = PipedConnector if launch.channel == "pipes" else DialedConnector
-        self.connector = connector(launch, folder, on_text)
+        self.connector = _connector(launch)(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts without a connection."""
         self._feed: Feed | None = None
@@ -259,6 +258,14 @@ class Agents:
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+def _connector(launch: Launch) -> type[PipedConnector | DialedConnector]:
+    if launch.channel == "pods":
+        from muster.controller.links.pods import PodConnector  # few jobs run in pods
+
+        return PodConnector
+    return PipedConnector if launch.channel == "pipes" else DialedConnector
 
 
 async def _unless_lost(work: Awaitable[object]) -> None:

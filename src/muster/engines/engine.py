@@ -22,6 +22,7 @@ from muster.shared import bootstrap
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
+    from muster.engines.kubernetes.pods import Pod
     from muster.engines.requeue import Requeue
     from muster.submit.scheduler import Scheduler
 
@@ -50,6 +51,8 @@ class AgentSpec:
     """Whether the agent inherits the environment of `muster run`."""
     here: bool = False
     """Whether it runs on the same machine as `muster run`, outside any container."""
+    node: str = ""
+    """The node of its pod, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +69,8 @@ class StartCommand:
     """The container the agents run in."""
     bridges: tuple[tuple[str, ...], ...] = ()
     """Commands that run PIPED_AGENT on the agent's host, outside its container, to reach it over a new connection."""
+    pod: Pod | None = None
+    """The pod in which the agent runs; it is reached through `kubectl proxy`, unless that is not allowed."""
 
     def __str__(self) -> str:
         return shlex.join(self.argv)
@@ -91,8 +96,12 @@ class Launch:
     engine: Engine
     commands: tuple[StartCommand, ...]
     """In the order of the hosts."""
-    channel: Literal["pipes", "dial-back"]
-    """`pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens."""
+    channel: Literal["pipes", "dial-back", "pods"]
+    """How agents communicate with the controller.
+
+    `pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens; `pods`: the same as
+    `pipes`, through one `kubectl proxy` for all.
+    """
     pull_limit: float = 0.0
     """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
     can_lack_hosts: bool = False

@@ -15,10 +15,12 @@ class Session(TypedDict):
 
     lease: float
     name: str
-    """Also the name of the socket on which an agent behind ssh listens; empty if a closed connection is the end."""
+    """Also the name of the socket on which an agent behind ssh or in a pod listens; empty if a closed connection is the end."""
     secret: str
     boxed: bool
-    """Whether a container program is between ssh and the agent."""
+    """Whether a container program is between ssh and the agent, or Kubernetes, so that only its input closes."""
+    wait: float
+    """Seconds that such an agent waits for another connection; its lease may be shorter."""
 
 
 class Ping(TypedDict):

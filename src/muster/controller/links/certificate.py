@@ -6,6 +6,7 @@ import datetime
 import hmac
 import ssl
 import tempfile
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from muster.errors import MusterError
@@ -113,10 +114,8 @@ _OTHER_USAGES = (
 
 
 def _require_cryptography() -> None:
-    try:
-        import cryptography as _
-    except ImportError:
+    if find_spec("cryptography") is None:
         raise MusterError(
             "this engine needs the Python package `cryptography`, which is not installed",
             hint="python -m pip install cryptography",
-        ) from None
+        )

@@ -192,6 +192,11 @@ class AgentLink(AgentRequests):
         self._log_event(event)
         self._on_event(self, event)
 
+    def notice(self, why: str, left: float) -> None:
+        """The host is about to go away, as something other than its agent says; `left` is in seconds."""
+        if self.facts and not (self.lost or self.closing):
+            self._hand_on({"t": "notice", "why": why, "left": left})
+
     def _log_event(self, event: Event) -> None:
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
 
@@ -281,7 +286,8 @@ class AgentLink(AgentRequests):
             return
         silence = self.silence
         if silence > self._lease:
-            self.lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
+            what = f"its node {self.spec.node}" if self.spec.node else "it"
+            self.lose(f"no message from it for {silence:.0f} s; {what} is down or hung, or its network is cut")
             return
         if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self._lease / 3):
             self.lines.reconnect()

@@ -46,9 +46,11 @@ class LinkLines:
         self.line = line
         self.way_back = line.way_back
         line.send(payload)
-        name = self.name if self.way_back is not None else ""
-        boxed = self.way_back is not None and self.way_back.boxed
-        self.send({"do": "session", "id": 0, "lease": lease, "name": name, "secret": self.secret, "boxed": boxed})
+        name, boxed, wait = "", False, 0.0
+        if self.way_back is not None:
+            name, boxed, wait = self.name, self.way_back.boxed, self.way_back.wait
+        terms = {"lease": lease, "name": name, "secret": self.secret, "boxed": boxed, "wait": wait}
+        self.send({"do": "session", "id": 0, **terms})
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message, now or over the next connection."""

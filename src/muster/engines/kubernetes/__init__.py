@@ -1,1 +1,1 @@
-"""Kubernetes: pods that run already, pods of a Job that runs `muster run`, and submitting such a Job."""
+"""Kubernetes: jobs in pods that are running already, and what Kubernetes says about them."""
