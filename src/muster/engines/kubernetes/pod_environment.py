@@ -27,6 +27,12 @@ TOKEN_FILE = "/var/run/secrets/muster/token"
 JOB_ID = "MUSTER_JOB_ID"
 """The variable with the id that `muster submit` has chosen for the job."""
 
+LABEL = "muster/job"
+"""The label of everything that `muster submit` creates for a job; its value is the job's id."""
+
+CONTAINER = "muster"
+"""The name of the container that it creates."""
+
 _SHORTEST_TOKEN = 32
 """Characters; a short secret can be guessed by trying, because everybody sees the certificate made from it."""
 
