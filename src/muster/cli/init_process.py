@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import os
 import signal
+import time
+
+from muster.shared.bootstrap import COMMAND
 
 _PASSED_ON = (
     signal.SIGTERM,
@@ -17,6 +20,9 @@ _PASSED_ON = (
     signal.SIGUSR2,
     signal.SIGTSTP,
 )
+
+_FOLLOWERS_LIMIT = 5.0
+"""Seconds for them to print the last lines of the job."""
 
 _FROM_TERMINAL = (signal.SIGINT, signal.SIGQUIT, signal.SIGTSTP)
 """Signals that a terminal sends to all processes of the foreground."""
@@ -43,5 +49,21 @@ def continue_below_init() -> None:
     while True:
         pid, status = os.waitpid(-1, 0)
         if pid == child:
+            _let_followers_end()
             code = os.waitstatus_to_exitcode(status)
             os._exit(code if code >= 0 else 128 - code)
+
+
+def _let_followers_end() -> None:
+    """Wait for commands such as `muster logs -f` that other machines run here: they die with process 1."""
+    deadline = time.monotonic() + _FOLLOWERS_LIMIT
+    while time.monotonic() < deadline and any(map(_is_follower, filter(str.isdigit, os.listdir("/proc")))):
+        time.sleep(0.1)
+
+
+def _is_follower(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return COMMAND.encode() in file.read().split(b"\0")
+    except OSError:
+        return False  # it has ended

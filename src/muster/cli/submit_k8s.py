@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from muster.api.run_options import check_env_files, spec_of
 from muster.api.torchrun_options import refuse
@@ -42,6 +42,9 @@ _LONGEST_NAME = 40
 
 _ASK_LIMIT = 10
 """Seconds for the API server to say which kinds it knows."""
+
+_LARGEST_OVERLAY = 100_000
+"""Bytes; kubectl gets it as an argument, which Linux limits to 128 KB."""
 
 _ELSEWHERE = {
     "partition": ("--partition", "put the label of your queueing system into a file for --overlay"),
@@ -211,7 +214,7 @@ def _knows_jobset(place: tuple[str, str] | None) -> bool:
 def with_overlay(job: dict[str, Any], path: str) -> dict[str, Any]:
     """The Job with the fields of the user's file, which kubectl merges as it does in `kubectl patch`."""
     try:
-        text = read_user_file(path).decode()
+        text = read_user_file(path, most=_LARGEST_OVERLAY).decode()
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(
@@ -228,8 +231,25 @@ def with_overlay(job: dict[str, Any], path: str) -> dict[str, Any]:
             f"--overlay {path}: kubectl could not merge it ({said[0].removeprefix('error: ')})",
             hint="write fields of a Job, such as `spec: {template: {spec: {nodeSelector: {pool: a100}}}}`",
         )
-    merged: dict[str, Any] = json.loads(done.stdout)
-    return merged
+    return _in_order(json.loads(done.stdout), job)
+
+
+def _in_order(merged: Any, like: Any) -> Any:
+    """The same object with its keys in the order of another one, because kubectl sorts them."""
+    if isinstance(merged, list):
+        found = cast("list[Any]", merged)
+        known = cast("list[Any]", like if isinstance(like, list) else [])
+        by_name = {_name(each): each for each in known}
+        return [_in_order(each, by_name.get(_name(each), {"name": None})) for each in found]
+    if not isinstance(merged, dict):
+        return merged
+    fields, order = cast("dict[str, Any]", merged), cast("dict[str, Any]", like if isinstance(like, dict) else {})
+    keys = [*(key for key in order if key in fields), *(key for key in fields if key not in order)]
+    return {key: _in_order(fields[key], order.get(key)) for key in keys}
+
+
+def _name(item: Any) -> Any:
+    return cast("dict[str, Any]", item).get("name") if isinstance(item, dict) else None
 
 
 def _create(text: str, name: str, submitted: SubmittedJob) -> Path:

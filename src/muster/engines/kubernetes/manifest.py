@@ -142,7 +142,7 @@ def _pod(request: PodRequest, *, jobset: bool) -> Json:
 
 def _container(request: PodRequest, *, jobset: bool) -> Json:
     variables = {JOB_ID: request.job_id, "XDG_STATE_HOME": _STATE}
-    mounts = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "state", "mountPath": _STATE}]
+    mounts: list[Json] = [{"name": "shm", "mountPath": "/dev/shm"}, {"name": "state", "mountPath": _STATE}]
     if request.nodes > 1:
         first = first_pod(request.name, jobset=jobset)
         port = str(PORT)

@@ -78,12 +78,14 @@ class SubmittedJob:
 
 
 def _read(item: Any) -> FirstPod:
-    status: Any = item.get("status") or {}
-    states: list[Any] = [each.get("state") or {} for each in status.get("containerStatuses") or []]
-    ended: Any = next((state["terminated"] for state in states if state.get("terminated")), {})
-    waiting: Any = next((state["waiting"] for state in states if state.get("waiting")), {})
+    none: Any = {}
+    status: Any = item.get("status") or none
+    containers: list[Any] = status.get("containerStatuses") or []
     conditions: list[Any] = status.get("conditions") or []
-    unscheduled: Any = next((each for each in conditions if each.get("reason") == "Unschedulable"), {})
+    states: list[Any] = [container.get("state") or none for container in containers]
+    ended: Any = next((state["terminated"] for state in states if state.get("terminated")), none)
+    waiting: Any = next((state["waiting"] for state in states if state.get("waiting")), none)
+    unscheduled: Any = next((each for each in conditions if each.get("reason") == "Unschedulable"), none)
     known: list[Any] = [each for each in (status, ended, waiting, unscheduled) if each.get("reason")]
     reason, message = (str(known[0]["reason"]), str(known[0].get("message") or "")) if known else ("", "")
     code: Any = ended.get("exitCode")

@@ -49,12 +49,11 @@ def _entry(head: str, value: Value, path: str, comments: Mapping[str, str]) -> I
     if isinstance(value, str | int | bool | None) or not value:
         yield f"{head} {_flow(value)}"
         return
-    line = f"{head} {_flow(value)}"
     is_list = not isinstance(value, Mapping)
-    if len(line) <= _WIDTH and all(isinstance(each, str | int | bool) for each in cast("Sequence[Value]", value)):
-        if is_list:
-            yield line
-            return
+    line = f"{head} {_flow(value)}"
+    if is_list and len(line) <= _WIDTH and all(isinstance(each, str | int | bool) for each in value):
+        yield line
+        return
     yield head
     yield from (line if is_list else f"  {line}" for line in _block(value, path, comments))
 
