@@ -49,7 +49,7 @@ _LARGEST_OVERLAY = 100_000
 _ELSEWHERE = {
     "partition": ("--partition", "put the label of your queueing system into a file for --overlay"),
     "account": ("--account", "put a label into a file for --overlay"),
-    "requeue": ("--requeue", "use `--restarts N`, which replaces pods that are evicted or preempted"),
+    "requeue": ("--requeue", "use `--min-hosts N` or `--spares N`: pods that are evicted or preempted are then replaced"),
     "signal": ("--signal", "`--time` ends pods with SIGTERM first"),
     "extra": ("--extra", "put more fields into a file for --overlay"),
     "modules": ("--module", "install it in the image"),
@@ -141,7 +141,7 @@ def make_request(options: argparse.Namespace, line: CommandLine) -> tuple[PodReq
         memory=read_memory(options.mem) if options.mem is not None else None,
         seconds=read_time(options.time) if options.time is not None else None,
         grace=spec.grace,
-        replaces_pods=bool(spec.restarts or spec.spares or spec.min_hosts),
+        replaces_pods=bool(spec.spares or spec.min_hosts),
         env=spec.env,
     )
     return request, spec.namespace
