@@ -49,7 +49,10 @@ _LARGEST_OVERLAY = 100_000
 _ELSEWHERE = {
     "partition": ("--partition", "put the label of your queueing system into a file for --overlay"),
     "account": ("--account", "put a label into a file for --overlay"),
-    "requeue": ("--requeue", "use `--min-hosts N` or `--spares N`: pods that are evicted or preempted are then replaced"),
+    "requeue": (
+        "--requeue",
+        "use `--min-hosts N` or `--spares N`: pods that are evicted or preempted are then replaced",
+    ),
     "signal": ("--signal", "`--time` ends pods with SIGTERM first"),
     "extra": ("--extra", "put more fields into a file for --overlay"),
     "modules": ("--module", "install it in the image"),
@@ -108,6 +111,8 @@ def make_request(options: argparse.Namespace, line: CommandLine) -> tuple[PodReq
     if not script:
         example = "muster submit --k8s --nodes 2 --gpus-per-node 8 --image IMAGE train.py"
         raise UsageError("no script to run", hint=f"for example `{example}`")
+    if any("\udc80" <= letter <= "\udcff" for word in (*line.own, *line.run, *line.script) for letter in word):
+        raise UsageError("the command line is not valid UTF-8, as a manifest must be", hint="check names of files")
     refuse(run_options)
     run.check_controller(run_options)
     check_env_files(run_options)
@@ -127,7 +132,7 @@ def make_request(options: argparse.Namespace, line: CommandLine) -> tuple[PodReq
             hint="`kubectl describe nodes` lists them, for example amd.com/gpu",
         )
     name = check_name(options.name) if options.name is not None else job_name(script[0], module=run_options.module)
-    job_id = new_job_id(script[0], name)
+    job_id = new_job_id(script[0], re.sub(r"[^A-Za-z0-9_-]+", "-", name)[:_LONGEST_NAME])
     request = PodRequest(
         typed=_typed(line),
         command=(_muster(options.venv), "run", *_for_pods(line.run), *line.script),

@@ -243,7 +243,7 @@ class Agents:
             return []
         return answer["left"]
 
-    async def close(self, limit: float, code: int) -> None:
+    async def close(self, limit: float, code: int = 0) -> None:
         """End every agent and its connection; `code` is the exit code of the job."""
         used = self.used
         for_spare = min(limit, _SILENT_SPARE)

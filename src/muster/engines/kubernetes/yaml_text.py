@@ -71,4 +71,11 @@ def _scalar(value: str | int | bool | None) -> str:
     """A scalar; JSON's notation is valid YAML, and strings that look like something else are quoted."""
     if isinstance(value, str) and _PLAIN.fullmatch(value) and not _NOT_STRINGS.fullmatch(value):
         return value
-    return json.dumps(value, ensure_ascii=False)
+    return "".join(map(_visible, json.dumps(value, ensure_ascii=False)))
+
+
+def _visible(character: str) -> str:
+    """A character of a quoted string; YAML allows no control characters, and people would not see others."""
+    if character.isprintable():
+        return character
+    return f"\\u{ord(character):04x}" if ord(character) < 0x10000 else f"\\U{ord(character):08x}"
