@@ -16,6 +16,7 @@ from .channel import Pipes, Tls
 from .connectivity import Dialing
 from .controller_session import ControllerSession, clock, place
 from .guard import Guard
+from .job_exit import LOST_CONTROLLER, exit_with_job
 from .local_ranks import LocalRanks
 from .master_port import MasterPort
 from .rank_hold import RankHold
@@ -47,16 +48,6 @@ if TYPE_CHECKING:
         """Whether the agent's exit code is that of the job; otherwise it is 0."""
 
 
-_FAILED = 125
-"""Exit code of an agent that lost its controller."""
-
-_LINGER = 10.0
-"""Seconds that an agent waits before it exits with the job's failure.
-
-The first pod of a Kubernetes Job that fails may end the others, whose logs are then lost; that of the controller has
-all output, so it has to be the first.
-"""
-
 _SPAWNER_LIMIT = 1.0
 """Seconds to wait for the killed spawner at the end."""
 
@@ -76,12 +67,10 @@ def main(config: Config) -> NoReturn:
     agent.run()
     if agent.is_orphan and config["orphaned"]:
         os.execv("/bin/sh", ["sh", "-c", config["orphaned"]])
-    if config["exits_with_job"] and agent.code:
+    if config["exits_with_job"]:
         agent.session.hang_up()
-        signal.signal(signal.SIGTERM, lambda number, frame: os._exit(agent.code))
-        time.sleep(0.0 if agent.is_terminated else _LINGER)
-    # Shutting the interpreter down takes 5 ms, and there is nothing left to flush.
-    os._exit(agent.code if config["exits_with_job"] else 0)
+        exit_with_job(agent.code, at_once=agent.is_terminated)
+    os._exit(0)  # shutting the interpreter down takes 5 ms, and there is nothing left to flush
 
 
 class Agent:
@@ -104,7 +93,7 @@ class Agent:
         self.dialing = Dialing(self.selector, self.send)
         self.ending = False
         self.why_ended = ""
-        self.code = _FAILED
+        self.code = LOST_CONTROLLER
         """The exit code of the job, once the controller has sent it."""
         self.is_terminated = False
         """Whether SIGTERM came."""

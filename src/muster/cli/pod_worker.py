@@ -18,6 +18,11 @@ from muster.output.screen import Screen
 from muster.spec import RunSpec
 from muster.text import duration
 
+_TERMINATION_LOG = "/dev/termination-log"
+
+_LONGEST_MESSAGE = 1000
+"""Characters; Kubernetes keeps 4096 bytes."""
+
 _BETWEEN = 0.5
 """Seconds between two tries to reach the first pod."""
 
@@ -47,6 +52,15 @@ def follow(spec: RunSpec) -> None:
     finally:
         screen.close()
     _become_agent(pods, token, addresses, spec.python or sys.executable)
+
+
+def leave_message(text: str) -> None:
+    """Leave how the run ended where Kubernetes shows it: in `kubectl describe pod`, as the message of the container."""
+    try:
+        with open(_TERMINATION_LOG, "r+", encoding="utf-8", errors="replace") as file:
+            file.write(text[:_LONGEST_MESSAGE])
+    except OSError:
+        pass  # not in a pod, or read-only
 
 
 def _wait_for_first(pods: PodJob, screen: Screen) -> list[str]:

@@ -25,7 +25,7 @@ from muster.hosts import Host
 from muster.job import make_job_folder, new_job_id
 from muster.jobs.job_folders import short_id
 from muster.jobs.remote_place import RemotePlace, write_place, write_state_copy
-from muster.jobs.state import JobState
+from muster.jobs.state import HostState, JobState
 from muster.submit.batch_script import join
 from muster.submit.batch_units import read_memory, read_time
 from muster.submit.request import check_name, job_name, without_secrets
@@ -81,14 +81,13 @@ def submit_to_kubernetes(options: argparse.Namespace, line: CommandLine) -> int:
         python=_python(options.venv),
     )
     file = _create(text, request.name, submitted)
-    _keep(request, submitted)
-    job_name = short_id(request.job_id)
-    where = " ".join(submitted.where)
+    _keep(request, submitted, line.script)
+    job, there = short_id(request.job_id), f" -n {namespace}" if namespace else ""
     steps = [
-        (f"muster ps; muster logs -f {job_name}", "show its state; follow its output once its first pod runs"),
-        (f"kubectl get {where} pods -l muster/job={request.job_id}", "show its pods, also those that wait"),
-        (f"muster stop {job_name}", "stop it"),
-        (f"kubectl delete {where} -f {file.name}", "remove it with its pods and their logs"),
+        (f"muster logs -f {job}", "follow its output, once its first pod runs"),
+        (f"muster stop {job}", "stop it"),
+        (f"kubectl get pods{there} -l muster/job={request.job_id}", "show its pods, also those that wait"),
+        (f"kubectl delete{there} -f {file.name}", "remove it with its pods and their logs"),
     ]
     width = max(len(step) for step, _ in steps)
     said = [f"submitted {submitted.kind} {request.name} to namespace {place[1]}; its manifest is {file.name}"]
@@ -288,7 +287,7 @@ def _clean_up(submitted: SubmittedJob) -> None:
         pass  # the first error is the one to report
 
 
-def _keep(request: PodRequest, submitted: SubmittedJob) -> None:
+def _keep(request: PodRequest, submitted: SubmittedJob, script: Sequence[str]) -> None:
     """Remember the job on this machine, where other commands look for it."""
     folder = make_job_folder(request.job_id)
     host = f"{request.name}-0"
@@ -296,7 +295,7 @@ def _keep(request: PodRequest, submitted: SubmittedJob) -> None:
     now = time.time()
     state = JobState(
         id=request.job_id,
-        command=join(request.command[2:]),
+        command=join(script),
         cwd=os.getcwd(),
         engine="kubernetes-job",
         begin=now,
@@ -304,6 +303,6 @@ def _keep(request: PodRequest, submitted: SubmittedJob) -> None:
         phase="connecting",
         controller=0,
         host=host,
-        sentence="waiting for its pods",
+        hosts=tuple(HostState(name=f"{request.name}-{index}") for index in range(request.nodes)),
     )
     write_state_copy(folder, state.as_data())

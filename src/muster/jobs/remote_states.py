@@ -84,10 +84,9 @@ def _has_ended(folder: Path, submitted: SubmittedJob) -> bool:
             write_place(folder, replace(place, life="gone"))
         return True
     code = pod.exit_code if pod.exit_code is not None else EXIT_MUSTER
-    why = f"{pod.name}: {pod.reason}" if pod.reason else f"ended with exit code {code}"
     if data.get("phase") != "ended":
-        data = {**data, "phase": "ended", "exit_code": code, "sentence": data.get("sentence") or why}
-        write_state_copy(folder, data)
+        why = pod.last_words or (f"{pod.name}: {pod.reason}" if pod.reason else f"ended with exit code {code}")
+        write_state_copy(folder, {**data, "phase": "ended", "exit_code": code, "sentence": why})
     write_place(folder, replace(place, life="ended", confirmed=True))
     return True
 

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from muster.controller.debug_log import internal_error, log_event
 from muster.controller.events import Event
@@ -37,8 +37,6 @@ _AGEING = 1.01
 
 _log = logging.getLogger("muster.link")
 _LOGGED_FACTS = ("python", "version", "torch", "cpus", "gpus", "interfaces")
-
-Result = TypeVar("Result")
 
 
 class LinkLost(HostError):
@@ -370,10 +368,7 @@ class AgentLink(AgentRequests):
     # --- shutdown -------------------------------------------------------------------------------------------
 
     async def close(self, limit: float, code: int = 0) -> None:
-        """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds.
-
-        `code` is the exit code of the job.
-        """
+        """Send the agent the exit code of the job, and wait for its end; drop the transport after `limit` seconds."""
         self.closing = True
         if self.facts and not self.lost:
             self.lines.send({"do": "bye", "id": 0, "code": code})
@@ -383,26 +378,3 @@ class AgentLink(AgentRequests):
 
 def _is_reply(message: Any) -> bool:
     return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int
-
-
-async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await everything, then raise: a single failure as is, several as one error that lists each host."""
-    results = await asyncio.gather(*what, return_exceptions=True)
-    errors: list[MusterError] = []
-    good: list[Result] = []
-    for result in results:
-        if isinstance(result, MusterError):
-            errors.append(result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            good.append(result)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        lines = "\n".join(f"  {error.message}" for error in errors)
-        hints = dict.fromkeys(error.hint for error in errors if error.hint)
-        raise MusterError(
-            f"{len(errors)} of {len(what)} hosts are not usable\n{lines}", hint="\n      ".join(hints) or None
-        )
-    return good

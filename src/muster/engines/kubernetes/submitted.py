@@ -24,6 +24,8 @@ class FirstPod:
     """Why it waits or has failed, if Kubernetes says so."""
     exit_code: int | None = None
     """Of its container, once it has ended."""
+    last_words: str = ""
+    """What Muster left in /dev/termination-log, once it has ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,4 +96,5 @@ def _read(item: Any) -> FirstPod:
         phase=str(status.get("phase") or "Unknown"),
         reason=printable(f"{reason}: {message}" if message else reason)[:300] if reason != "Completed" else "",
         exit_code=code if isinstance(code, int) else None,
+        last_words=printable(str(ended.get("message") or ""))[:1000],
     )
