@@ -127,7 +127,7 @@ class RunSpec:
     rejoin: float | None = None
     """Seconds after which a job with fewer hosts restarts for returned ones; 0: at its next restart; None: never."""
     lost_after: float | None = None
-    """Seconds without contact after which a host is lost; None for 5 with spares or `min_hosts`, else 20; 20 for pods."""
+    """Seconds without contact until a host is lost; None for 5 with spares or `min_hosts`, 20 for pods, else 20."""
     avoid_bad: bool = False
     """Do not use hosts on which earlier jobs failed because of their hardware."""
     notice: str = ""

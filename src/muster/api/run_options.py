@@ -53,7 +53,9 @@ def add_where(p: Parser) -> None:
     _option(where, "-n --namespace NAME", about, action=NamespaceOrRanks)
     _option(where, "-c --pod-container NAME", "container of the pods (default: the one that kubectl chooses)")
     _option(where, "--nproc N", "ranks per host unless HOSTS gives a number (default: one per GPU)", type=positive)
-    _option(where, "--python PATH", "Python on the hosts (default: the same path as here, else python3; in pods python3)")
+    _option(
+        where, "--python PATH", "Python on the hosts (default: the same path as here, else python3; in pods python3)"
+    )
 
 
 def add_engine(p: Parser) -> None:

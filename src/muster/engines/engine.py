@@ -182,6 +182,8 @@ class Engine(ABC):
     """What the scheduler's job is called in explanations: `Slurm job`."""
     more_memory: str = ""
     """How to fix a job that ran out of memory."""
+    more_shm: str = ""
+    """How to get a larger /dev/shm, where that is not a matter of the host."""
     more_cpus: str = ""
     """Example of how to request more CPUs."""
     services: Mapping[str, str] = {}

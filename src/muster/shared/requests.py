@@ -15,7 +15,7 @@ class Session(TypedDict):
 
     lease: float
     name: str
-    """Also the name of the socket on which an agent behind ssh or in a pod listens; empty if a closed connection is the end."""
+    """Also the name of the socket on which such an agent listens; empty if a closed connection is the end."""
     secret: str
     boxed: bool
     """Whether a container program is between ssh and the agent, or Kubernetes, so that only its input closes."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import json
 import os
 import socket
 import subprocess
@@ -13,14 +14,14 @@ from collections.abc import Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from waiting import patience, wait_until
+
 from kube import discovery, pod_status
 from kube.api import Api
 from kube.http_server import HttpServer, Json
 from kube.jobs import Jobs
 from kube.objects import Objects
 from kube.pods import Node, Pods
-from waiting import patience, wait_until
-
 from muster.lab import Lab
 
 T = TypeVar("T")
@@ -150,6 +151,12 @@ class KubeCluster:
                 process.kill()
                 raise
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
+
+    @property
+    def kubectl_minor(self) -> int:
+        """The version of kubectl: 33 for v1.33.1. The stand-in serves `exec` and `create` of 1.31 and newer."""
+        version: Json = json.loads(self.kubectl("version", "--client", "-o", "json").stdout)
+        return int(version["clientVersion"]["minor"].rstrip("+"))
 
     # --- pods ---------------------------------------------------------------------------------------------
 

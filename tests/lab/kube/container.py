@@ -14,9 +14,14 @@ from muster.lab import Lab
 
 DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# Starts process 1 ($@) in the new PID namespace as its first child. `unshare --fork` would do it too, but version 2.38
+# prints an error and exits with 1 when that child is killed. A shell prints "Killed", hence the /dev/null.
+FORK = 'exec 4>&2 2>/dev/null; "$@" 2>&4 4>&-; exit $?'
+
 # Process 1 of the container, in fresh namespaces: makes its mounts, says "ready" on descriptor 3, becomes the command.
 SETUP = """\
 set -e
+mount -t proc proc /proc
 hostname {hostname}
 {mounts}
 echo ready >&3
@@ -61,14 +66,9 @@ class Container:
         ready, report = os.pipe()
         argv = [
             *self.lab.enter_argv(self.host),
-            *("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
-            *(
-                "bash",
-                "-c",
-                f"exec 3>&{report} {report}>&-; " + self._setup(),
-                "bash",
-                *self._wrapped(self.spec.command),
-            ),
+            *("unshare", "--mount", "--uts", "--pid", "bash", "-c", FORK, "bash"),
+            *("bash", "-c", f"exec 3>&{report} {report}>&-; " + self._setup(), "bash"),
+            *self._wrapped(self.spec.command),
         ]
         try:
             self._process = await asyncio.create_subprocess_exec(
@@ -136,7 +136,8 @@ class Container:
 
     async def run(self) -> int:
         """Collect its output until it has ended; its exit code, 128 + N after signal N."""
-        assert self._process is not None and self._process.stdout is not None, "run() needs start()"
+        assert self._process, "run() needs start()"
+        assert self._process.stdout
         while data := await self._process.stdout.read(1 << 16):
             self.output += data
             await self.notify()

@@ -42,7 +42,8 @@ class ExecStream:
             start_new_session=True,
         )
         reading = asyncio.create_task(self._pass_stdin())
-        assert self._process.stdout and self._process.stderr
+        assert self._process.stdout
+        assert self._process.stderr
         await asyncio.gather(
             self._pass_output(STDOUT, self._process.stdout), self._pass_output(STDERR, self._process.stderr)
         )
@@ -129,8 +130,8 @@ def not_found_status(program: str) -> Json:
     return {
         "metadata": {},
         "status": "Failure",
-        "message": "Internal error occurred: error executing command in container: failed to exec in container: failed to "
-        "start exec: OCI runtime exec failed: exec failed: unable to start container process: exec: "
+        "message": "Internal error occurred: error executing command in container: failed to exec in container: "
+        "failed to start exec: OCI runtime exec failed: exec failed: unable to start container process: exec: "
         f'"{program}": executable file not found in $PATH: unknown',
         "reason": "InternalError",
         "details": {"causes": [{"message": "error executing command in container"}]},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from kube import pod_status
@@ -98,14 +99,15 @@ class Jobs:
 
     async def _finish(self, job: Json, kind: str) -> None:
         def finish(job: Json) -> None:
-            target = next((one for one in job["status"].get("conditions", []) if one["type"] == "FailureTarget"), {})
-            pod_status.set_condition(job, kind, True, target.get("reason", ""), target.get("message", ""))
+            conditions: list[Json] = job["status"].get("conditions", [])
+            targets = [one for one in conditions if one["type"] == "FailureTarget"]
+            why = (targets[0]["reason"], targets[0]["message"]) if targets else ()
+            pod_status.set_condition(job, kind, True, *why)
             job["status"]["completionTime"] = now()
 
         await self._update(job, finish)
 
-    async def _update(self, job: Json, change: object) -> None:
-        assert callable(change)
+    async def _update(self, job: Json, change: Callable[[Json], None]) -> None:
         await self.objects.update("jobs", job["metadata"]["namespace"], job["metadata"]["name"], change)
 
 

@@ -144,7 +144,8 @@ class Objects:
                 if selection.matches(event.resource, event.object):
                     yield event
             async with self._changed:
-                await self._changed.wait_for(lambda: position < len(self._events))
+                while position == len(self._events):
+                    await self._changed.wait()
 
 
 def now() -> str:

@@ -15,7 +15,6 @@ from kube.container_spec import ConfigMissing, container_spec
 from kube.exec_stream import ExecStream
 from kube.http_server import Json
 from kube.objects import Objects, Selection, now
-
 from muster.lab import Lab
 
 RESTART_DELAY = 0.5
@@ -84,18 +83,19 @@ class Pods:
         """Give waiting pods to nodes with room, in the order in which they were created."""
         waiting = [pod for pod in self.objects.select(Selection(resource="pods")) if "nodeName" not in pod["spec"]]
         for pod in sorted(waiting, key=lambda pod: int(pod["metadata"]["resourceVersion"])):
-            if pod["metadata"].get("deletionTimestamp"):
-                continue
-            need = pod_status.requested_gpus(pod)
-            free = [node for node in self.nodes if node.pod is None and not node.is_cut.is_set()]
-            node = next((node for node in free if node.gpus >= need), None)
-            namespace, name = _names(pod)
-            if node is None:
-                await self._update(namespace, name, lambda pod: pod_status.set_unschedulable(pod, self._why(need)))
-            else:
-                node.pod = (namespace, name)
-                await self._update(namespace, name, lambda pod: pod_status.set_scheduled(pod, node.name))
-                self.spawn(self._start(namespace, name, node))
+            if not pod["metadata"].get("deletionTimestamp"):
+                await self._place(*_names(pod), need=pod_status.requested_gpus(pod))
+
+    async def _place(self, namespace: str, name: str, *, need: int) -> None:
+        """Give a pod to the first node with room, or say why there is none."""
+        free = [node for node in self.nodes if node.pod is None and not node.is_cut.is_set() and node.gpus >= need]
+        if not free:
+            await self._update(namespace, name, lambda pod: pod_status.set_unschedulable(pod, self._why(need)))
+            return
+        node = free[0]
+        node.pod = (namespace, name)
+        await self._update(namespace, name, lambda pod: pod_status.set_scheduled(pod, node.name))
+        self.spawn(self._start(namespace, name, node))
 
     def _why(self, need: int) -> str:
         lacking = "Insufficient nvidia.com/gpu" if need else "Too many pods"
@@ -135,9 +135,10 @@ class Pods:
     async def _alternate_pull_errors(self, namespace: str, name: str, image: str) -> None:
         pulling = f'failed to pull and unpack image "{image}": failed to resolve reference "{image}": not found'
         backing_off = f'Back-off pulling image "{image}": ErrImagePull: {pulling}'
-        for reason, message in (("ErrImagePull", pulling), ("ImagePullBackOff", backing_off)):
-            await self._update(namespace, name, lambda pod: pod_status.set_waiting(pod, reason, message))
-            await asyncio.sleep(0.5)
+        await self._update(namespace, name, lambda pod: pod_status.set_waiting(pod, "ErrImagePull", pulling))
+        await asyncio.sleep(0.5)
+        await self._update(namespace, name, lambda pod: pod_status.set_waiting(pod, "ImagePullBackOff", backing_off))
+        await asyncio.sleep(0.5)
 
     async def _start_container(self, pod: Json, one: Json, node: Node) -> Container:
         namespace, _ = _names(pod)

@@ -7,7 +7,7 @@ from kube.http_server import Json
 MAGIC = b"k8s\0"
 """What begins every object in protobuf."""
 
-# Numbers of the fields, from k8s.io/api/authorization/v1/generated.proto and k8s.io/apimachinery/pkg/runtime/generated.proto.
+# Numbers of fields, from k8s.io/api/authorization/v1/generated.proto and apimachinery/pkg/runtime/generated.proto.
 RAW, SPEC, ATTRIBUTES = 2, 2, 1
 NAMES = {1: "namespace", 2: "verb", 3: "group", 4: "version", 5: "resource", 6: "subresource", 7: "name"}
 

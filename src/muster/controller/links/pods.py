@@ -17,6 +17,7 @@ from muster.controller.links.piped import PipedConnector, PipeLine
 from muster.controller.links.reconnect import Reconnect
 from muster.engines.engine import Launch, StartCommand
 from muster.engines.kubernetes.exec_stream import ExecStream
+from muster.engines.kubernetes.pod_facts import NEEDED, REVIEWS, PodFacts, gpus_requested, review
 from muster.engines.kubernetes.pod_reasons import (
     Reason,
     container_id,
@@ -40,6 +41,9 @@ _WAIT = 5
 
 _REASON_LIMIT = 3.0
 """Seconds for the watch to say why an agent has died: the kubelet reports the end of a container a moment later."""
+
+_AGAIN_LIMIT = 10.0
+"""Seconds for a second exec that asks why the first one failed."""
 
 _NO_LIMIT = 1e9
 """Seconds that an agent waits for another connection: its lease is shorter."""
@@ -69,20 +73,41 @@ class PodProcess:
         on_closed: Callable[[], None],
     ) -> None:
         self._connector = connector
-        self._by_kubectl = partial(
-            Child, argv, on_data=on_data, on_words=lambda text: on_words(_OF_KUBECTL.sub(b"", text)), on_closed=on_closed
-        )
-        self._on_closed = on_closed
-        command = argv[argv.index("--") + 1 :]
+        self._pod = pod
+        self._argv = argv
+        self._on_data, self._on_words, self._on_closed = on_data, on_words, on_closed
+        self._has_spoken = False
+        """Whether the command, or the API server, has said anything."""
         self._stream: ExecStream | None = None
         if connector.uses_kubectl:
             self._child: StartedChild = self._by_kubectl()
-            return
-        callbacks = {"on_data": on_data, "on_words": on_words, "on_closed": self._on_stream_closed}
-        self._child = self._stream = ExecStream(connector.proxy, pod, command, **callbacks)
+        else:
+            command = argv[argv.index("--") + 1 :]
+            self._child = self._stream = self._exec(command, self._on_data_first, self._on_stream_closed)
+
+    def _by_kubectl(self) -> Child:
+        def on_words(text: bytes) -> None:
+            self._on_words(_OF_KUBECTL.sub(b"", text))
+
+        self._has_spoken = True
+        return Child(self._argv, on_data=self._on_data, on_words=on_words, on_closed=self._on_closed)
+
+    def _exec(
+        self, command: Sequence[str], on_data: Callable[[bytes], None], on_closed: Callable[[], None]
+    ) -> ExecStream:
+        def on_words(text: bytes) -> None:
+            self._has_spoken = True
+            self._on_words(text)
+
+        proxy = self._connector.proxy
+        return ExecStream(proxy, self._pod, command, on_data=on_data, on_words=on_words, on_closed=on_closed)
+
+    def _on_data_first(self, data: bytes) -> None:
+        self._has_spoken = True
+        self._on_data(data)
 
     def _on_stream_closed(self) -> None:
-        stream, self._stream = self._stream, None
+        stream = self._stream
         if stream is None or stream.messages.status != _FORBIDDEN:
             self._on_closed()
             return
@@ -102,7 +127,23 @@ class PodProcess:
 
     async def exit_code(self, limit: float) -> int | None:
         """The exit code; None if it is not known within `limit` seconds."""
-        return await self._child.exit_code(limit)
+        code = await self._child.exit_code(limit)
+        if code is not None or self._has_spoken:
+            return code
+        # A server that closes a connection on which data is under way may lose the reason, so ask without sending any.
+        ended = asyncio.Event()
+        python = self._argv[self._argv.index("--") + 1]
+        try:
+            again = self._exec((python, "--version"), lambda data: None, ended.set)
+        except OSError:
+            return None
+        try:
+            await asyncio.wait_for(ended.wait(), _AGAIN_LIMIT)
+            return again.code or None
+        except asyncio.TimeoutError:
+            return None
+        finally:
+            again.close()
 
     def close(self, *, kill: bool) -> None:
         """Drop the connection."""
@@ -308,6 +349,21 @@ class PodConnector(PipedConnector):
     @last_words.setter
     def last_words(self, words: str) -> None:
         pass  # there is no container program
+
+    async def pod_facts(self) -> PodFacts:
+        """What the API server says about permissions and requested GPUs."""
+        space = next(iter(self._pods.values())).namespace if self._pods else ""
+        answers = await asyncio.gather(
+            *(self.proxy.get(REVIEWS, review(*needed, space)) for needed in NEEDED), return_exceptions=True
+        )
+        denied = tuple(
+            needed
+            for needed, answer in zip(NEEDED, answers, strict=True)
+            if not isinstance(answer, BaseException) and not answer["status"].get("allowed")
+        )
+        known = ((link.name, self.watch.pods.get(pod.name), pod.container) for link, pod in self._pods.items())
+        gpus = {name: gpus_requested(found, container) for name, found, container in known if found is not None}
+        return PodFacts(namespace=space, denied=denied, gpus=gpus)
 
     async def close(self) -> None:
         """End the watch and the proxy."""

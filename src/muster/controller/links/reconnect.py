@@ -1,4 +1,4 @@
-"""Reaches an agent behind ssh or in a pod again: another connection, and a small program there that leads to its socket."""
+"""Reaches an agent behind ssh or in a pod again: a new connection, and a small program that leads to its socket."""
 
 from __future__ import annotations
 

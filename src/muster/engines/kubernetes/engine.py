@@ -28,7 +28,8 @@ class KubernetesEngine(Engine):
     name = "kubernetes"
     job_kind = "pod"
     more_memory = "raise resources.limits.memory of the pod's container"
-    more_cpus = "raise resources.limits.cpu of the pod's container"
+    more_shm = "mount an emptyDir with `medium: Memory` at /dev/shm of the pod"
+    more_cpus = "resources.requests.cpu of the pod"
 
     def choose(self, spec: RunSpec, env: Mapping[str, str]) -> Choice:
         """The pods that the user selected by labels or by names."""
@@ -38,10 +39,7 @@ class KubernetesEngine(Engine):
             )
         typed = spec.hosts or ()
         pods = find_pods(spec.pods, [host.pod for host in typed], spec.namespace, spec.pod_container)
-        if spec.pods is None:
-            hosts = typed
-        else:
-            hosts = tuple(Host(name=pod.label, pod=pod.name) for pod in pods)
+        hosts = typed if spec.pods is None else tuple(Host(name=pod.label, pod=pod.name) for pod in pods)
         return PodChoice(engine=self, hosts=hosts, said=_said(spec, pods), pods=_by_name(pods))
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
@@ -78,8 +76,8 @@ class PodChoice(Choice):
 
 
 def login_argv(pod: Pod) -> tuple[str, ...]:
-    """What to type before a command to run it in a pod."""
-    return ("kubectl", "exec", "-n", pod.namespace, pod.name, "-c", pod.container, "--")
+    """What to type before a command line, as one word, to run it in a pod."""
+    return ("kubectl", "exec", "-n", pod.namespace, pod.name, "-c", pod.container, "--", "sh", "-c")
 
 
 def explain_exec(command: StartCommand, code: int | None, text: str) -> HostError:
@@ -91,17 +89,25 @@ def explain_exec(command: StartCommand, code: int | None, text: str) -> HostErro
     last = lines[-1] if lines else ""
     denied = FORBIDDEN.search(text)
     if denied:
-        return HostError(name, f"Kubernetes does not allow you to run commands in this pod ({last})", hint=missing_rule(denied))
-    if "executable file not found" in text or "no such file or directory" in text:
-        return HostError(name, f"its container {pod.container} has no {python}", hint="choose another with `--python PATH`")
+        return HostError(
+            name, f"Kubernetes does not allow you to run commands in this pod ({last})", hint=missing_rule(denied)
+        )
+    if "executable file not found" in text or "no such file or directory" in text.lower():
+        return HostError(
+            name, f"its container {pod.container} has no {python}", hint="choose another with `--python PATH`"
+        )
     if last.startswith("muster: Python"):
         return HostError(name, last.removeprefix("muster: "), hint="choose another with `--python PATH`")
     if "not found" in text and "pods" in text:
-        return HostError(name, f"its pod {pod.name} does not exist any more", hint="`kubectl get pods` lists those that do")
+        return HostError(
+            name, f"its pod {pod.name} does not exist any more", hint="`kubectl get pods` lists those that do"
+        )
     if "container not found" in text or "completed pod" in text:
-        return HostError(name, f"its container {pod.container} is not running", hint=f"see `kubectl describe pod {pod.name}`")
+        return HostError(
+            name, f"its container {pod.container} is not running", hint=f"see `kubectl describe pod {pod.name}`"
+        )
     how = "exec did not start the agent" if code is None else f"exec ended with code {code} before the agent started"
-    try_it = f"check that `{' '.join(login_argv(pod))} {python} --version` works from here"
+    try_it = f"check that `{' '.join(login_argv(pod)[:-2])} {python} --version` works from here"
     return HostError(name, f"{how}: {last}" if last else how, hint=try_it)
 
 

@@ -58,7 +58,9 @@ def main(last: bytes, path: str, argv: list[str]) -> None:
 
 def _start(argv: list[str]) -> int:
     null = os.open(os.devnull, os.O_RDWR)
-    return os.posix_spawn(argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, each) for each in (0, 1)])
+    return os.posix_spawn(
+        argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, each) for each in (0, 1)]
+    )
 
 
 def _say(last: bytes, fds: list[int]) -> None:

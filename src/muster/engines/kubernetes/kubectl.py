@@ -15,7 +15,9 @@ _REQUEST_LIMIT = 20
 _LIMIT = 60.0
 """Seconds for one kubectl; a credential plugin may ask a slow service first."""
 
-FORBIDDEN = re.compile(r'cannot (\w+) resource "([\w./-]+)"(?: in API group "([\w.-]*)")?(?:.*? namespace "([\w.-]+)")?')
+FORBIDDEN = re.compile(
+    r'cannot (\w+) resource "([\w./-]+)"(?: in API group "([\w.-]*)")?(?:.*? namespace "([\w.-]+)")?'
+)
 
 
 def find_kubectl() -> str:
@@ -43,6 +45,14 @@ def ask_kubectl(*words: str) -> str:
     if done.returncode:
         raise explain_kubectl(done.stderr.decode(errors="replace"))
     return done.stdout.decode(errors="replace")
+
+
+def current_namespace() -> str:
+    """The namespace that kubectl uses if none is given."""
+    try:
+        return ask_kubectl("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
+    except MusterError:  # in a pod there may be no configuration
+        return "default"
 
 
 def explain_kubectl(text: str) -> MusterError:

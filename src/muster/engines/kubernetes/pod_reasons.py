@@ -28,6 +28,19 @@ class Reason:
     """Whether waiting is most likely useless."""
 
 
+def part(value: Any, *keys: str) -> Json:
+    """An object inside another one; empty if it is missing."""
+    for key in keys:
+        value = cast("Json", value).get(key) if isinstance(value, Mapping) else None
+    return cast("Json", value) if isinstance(value, Mapping) else {}
+
+
+def parts(value: Any, *keys: str) -> list[Json]:
+    """The objects of a list inside an object; empty if it is missing."""
+    found = part(value, *keys[:-1]).get(keys[-1])
+    return [part(each) for each in cast("list[Any]", found)] if isinstance(found, list) else []
+
+
 def name_of(pod: Json) -> str:
     """The name of a pod."""
     return str(pod["metadata"]["name"])
@@ -35,21 +48,20 @@ def name_of(pod: Json) -> str:
 
 def container_status(pod: Json, container: str) -> Json:
     """The status of one container; empty if the kubelet has not reported it yet."""
-    status = _status(pod)
     kinds = ("containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses")
-    found = (each for kind in kinds for each in cast("list[Json]", status.get(kind) or []))
-    return next((each for each in found if each.get("name") == container), {})
+    found = (each for kind in kinds for each in parts(pod, "status", kind))
+    return next((each for each in found if each.get("name") == container), part(None))
 
 
 def is_running(pod: Json, container: str) -> bool:
     """Whether commands can run in this container."""
-    state = container_status(pod, container).get("state") or {}
+    state = part(container_status(pod, container), "state")
     return "running" in state and not is_leaving(pod) and _status(pod).get("phase") == "Running"
 
 
 def is_leaving(pod: Json) -> bool:
     """Whether the pod is being deleted."""
-    return bool(pod["metadata"].get("deletionTimestamp"))
+    return bool(part(pod, "metadata").get("deletionTimestamp"))
 
 
 def is_over(pod: Json) -> bool:
@@ -66,17 +78,17 @@ def why_waiting(pod: Json, container: str) -> Reason:
     if unscheduled is not None:
         return unscheduled
     status = container_status(pod, container)
-    waiting = cast("Json", (status.get("state") or {}).get("waiting") or {})
+    waiting = part(status, "state", "waiting")
     reason, message = str(waiting.get("reason") or ""), _short(waiting.get("message"))
     image = _image(pod, container)
     if reason in _IMAGE:
         return Reason(
-            what=f"its image {image} could not be pulled ({message or reason})",
+            what=f"its image{f' {image}' if image else ''} could not be pulled ({message or reason})",
             hint=f"check the name of the image and imagePullSecrets: `kubectl describe pod {name_of(pod)}`",
             is_final=reason != "ErrImagePull",  # which alternates with ImagePullBackOff
         )
     if reason == "CrashLoopBackOff":
-        last = cast("Json", (status.get("lastState") or {}).get("terminated") or {})
+        last = part(status, "lastState", "terminated")
         return Reason(
             what=f"its container {container} keeps ending ({_exit(last)})",
             hint=f"`kubectl logs --previous {name_of(pod)}` shows why",
@@ -100,9 +112,9 @@ def _unscheduled(pod: Json) -> Reason | None:
     condition = _condition(pod, "PodScheduled")
     if condition.get("status") != "False":
         # Without a scheduler, not even the condition is there.
-        return None if pod["spec"].get("nodeName") else Reason(what="Kubernetes has not scheduled it yet")
+        return None if part(pod, "spec").get("nodeName") else Reason(what="Kubernetes has not scheduled it yet")
     if condition.get("reason") == "SchedulingGated":
-        gates = ", ".join(str(gate.get("name")) for gate in pod["spec"].get("schedulingGates") or ())
+        gates = ", ".join(str(gate.get("name")) for gate in parts(pod, "spec", "schedulingGates"))
         return Reason(what=f"a scheduling gate holds it back ({gates or 'unknown'})", hint="its queue admits it later")
     message = _short(str(condition.get("message") or "").partition(" preemption:")[0])
     what = f"Kubernetes cannot schedule it ({message or condition.get('reason')})"
@@ -111,9 +123,8 @@ def _unscheduled(pod: Json) -> Reason | None:
 
 
 def _initializing(pod: Json) -> Reason:
-    for status in cast("list[Json]", _status(pod).get("initContainerStatuses") or []):
-        state = cast("Json", status.get("state") or {})
-        waiting = cast("Json", state.get("waiting") or {})
+    for status in parts(pod, "status", "initContainerStatuses"):
+        state, waiting = part(status, "state"), part(status, "state", "waiting")
         if waiting.get("reason") not in (None, "PodInitializing"):
             return Reason(what=f"its init container {status.get('name')} is waiting ({waiting.get('reason')})")
         if "running" in state and not status.get("started"):
@@ -152,7 +163,7 @@ _EVICTED = "raise the request of the resource that the message names, or free it
 def _disrupted(pod: Json, target: Json) -> Reason:
     """A pod that Kubernetes itself ends: conditions of type DisruptionTarget."""
     reason, message = target.get("reason"), _short(target.get("message"))
-    node = f" {pod['spec']['nodeName']}" if pod["spec"].get("nodeName") else ""
+    node = f" {part(pod, 'spec')['nodeName']}" if part(pod, "spec").get("nodeName") else ""
     said = f" ({message})" if message else ""
     if reason == "PreemptionByScheduler":
         return Reason(what=f"its pod was preempted{said}", hint="give its pods a higher priorityClassName")
@@ -167,14 +178,13 @@ def _disrupted(pod: Json, target: Json) -> Reason:
 
 def _container_end(pod: Json, container: str) -> Reason | None:
     status = container_status(pod, container)
-    terminated = (status.get("state") or {}).get("terminated")
-    if terminated is None and status.get("restartCount"):
-        terminated = (status.get("lastState") or {}).get("terminated")
-    if terminated is None:
+    terminated = part(status, "state", "terminated")
+    if not terminated and status.get("restartCount"):
+        terminated = part(status, "lastState", "terminated")
+    if not terminated:
         return None
     if terminated.get("reason") == "OOMKilled":
-        limits = next((each.get("resources", {}) for each in _containers(pod) if each["name"] == container), {})
-        limit = (limits.get("limits") or {}).get("memory")
+        limit = part(_spec_of(pod, container), "resources", "limits").get("memory")
         at = f" of {limit}" if limit else ""
         return Reason(what=f"its container {container} reached its memory limit{at} (OOMKilled)", hint=_MEMORY)
     message = _short(terminated.get("message"))
@@ -191,7 +201,7 @@ def seconds_left(pod: Json) -> float | None:
 
     Not from deletionTimestamp, because clocks differ.
     """
-    left = pod["metadata"].get("deletionGracePeriodSeconds")
+    left = part(pod, "metadata").get("deletionGracePeriodSeconds")
     return float(left) if is_leaving(pod) and isinstance(left, int) else None
 
 
@@ -202,20 +212,19 @@ def _exit(terminated: Json) -> str:
 
 
 def _condition(pod: Json, kind: str) -> Json:
-    conditions = cast("list[Json]", _status(pod).get("conditions") or [])
-    return next((each for each in conditions if each.get("type") == kind), {})
+    return next((each for each in parts(pod, "status", "conditions") if each.get("type") == kind), part(None))
 
 
-def _containers(pod: Json) -> list[Json]:
-    return cast("list[Json]", pod["spec"].get("containers") or [])
+def _spec_of(pod: Json, container: str) -> Json:
+    return next((each for each in parts(pod, "spec", "containers") if each.get("name") == container), part(None))
 
 
 def _image(pod: Json, container: str) -> str:
-    return next((str(each.get("image") or "") for each in _containers(pod) if each.get("name") == container), "")
+    return str(_spec_of(pod, container).get("image") or "")
 
 
 def _status(pod: Json) -> Json:
-    return cast("Json", pod.get("status") or {})
+    return part(pod, "status")
 
 
 def _short(message: object) -> str:

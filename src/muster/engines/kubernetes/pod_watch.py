@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
-from muster.engines.kubernetes.pod_reasons import Json, Reason, is_over, is_running, name_of, why_ended
+from muster.engines.kubernetes.pod_reasons import Json, Reason, is_over, is_running, name_of, part, why_ended
 from muster.engines.kubernetes.pods import Pod, read_pod
 from muster.engines.kubernetes.proxy import Proxy, RequestError
 
@@ -96,8 +96,7 @@ class PodWatch:
             return
         self.pods[name] = pod
         (self.deleted.add if deleted else self.deleted.discard)(name)
-        status = pod.get("status") or {}
-        _log.debug("pod %s: %s%s", name, status.get("phase"), ", deleted" if deleted else "")
+        _log.debug("pod %s: %s%s", name, part(pod, "status").get("phase"), ", deleted" if deleted else "")
         self._on_change(name)
 
     def gone(self, pod: Pod) -> Reason | None:

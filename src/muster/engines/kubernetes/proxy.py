@@ -57,7 +57,7 @@ class Proxy:
         with theirs:
             self._process = subprocess.Popen(
                 (sys.executable, "-I", "-S", keeper.__file__, last.hex(), str(path), *command),
-                stdin=theirs,
+                stdin=theirs.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,

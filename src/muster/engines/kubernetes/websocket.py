@@ -8,8 +8,10 @@ import os
 import re
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, cast
+from typing import Literal
 from urllib.parse import quote, urlencode
+
+from muster.engines.kubernetes.pod_reasons import part, parts
 
 STDIN, STDOUT, STDERR, STATUS = range(4)
 """The channels."""
@@ -141,10 +143,9 @@ def reason_in(body: bytes) -> str:
     """The message of a Status object in the body of an answer; empty if there is none."""
     start = body.find(b"{")
     try:
-        found: Any = json.loads(body[start : body.rfind(b"}") + 1]) if start >= 0 else None
+        message = part(json.loads(body[start : body.rfind(b"}") + 1])).get("message") if start >= 0 else None
     except ValueError:
-        found = None
-    message = cast("dict[str, Any]", found).get("message") if isinstance(found, dict) else None
+        message = None
     return str(message) if message else body.decode(errors="replace").strip()[:300]
 
 
@@ -154,11 +155,11 @@ def exit_code(status: bytes) -> tuple[int | None, str]:
     A success proves nothing: it also comes when a kubelet or containerd is restarted.
     """
     try:
-        found: Any = json.loads(status)
+        found = part(json.loads(status))
         if found.get("status") == "Success":
             return 0, ""
-        causes = (found.get("details") or {}).get("causes") or []
+        causes = parts(found, "details", "causes")
         code = next((int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"), None)
         return code, "" if code is not None else str(found.get("message") or "")
-    except (ValueError, KeyError, AttributeError, TypeError):
+    except (ValueError, KeyError):
         return None, status.decode(errors="replace")[:300]
