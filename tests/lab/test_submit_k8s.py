@@ -159,3 +159,24 @@ def test_a_refused_object_leaves_nothing_behind(laptop: Laptop):
     assert json.loads(laptop.kube.kubectl("get", "services,secrets", "-o", "json").stdout)["items"] == []
     assert not list(laptop.folder.glob("*.yaml"))
     assert not (laptop.folder / "laptop" / "muster" / "jobs").exists()
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "engines" / "kubernetes.md"
+
+
+def test_the_manifest_of_the_documentation_runs(laptop: Laptop):
+    found = re.search(r'```yaml title="train.yaml"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    command = '[muster, run, --nnodes, "2", train.py]'
+    script = f'"{laptop.folder}/train.py", end, "{laptop.flag}"'
+    here = found[1].replace(command, f'[muster, run, --nnodes, "2", --nproc, "1", --no-zygote, {script}]')
+    here = here.replace("nvidia.com/gpu: 8", "nvidia.com/gpu: 0")
+    assert here.count("\n") == found[1].count("\n")
+    assert command not in here
+    laptop.kube.kubectl("create", "secret", "generic", "muster", f"--from-literal=token={'0f' * 32}")
+    done = laptop.kube.kubectl("create", "-f", "-", input=here)
+    assert done.returncode == 0, done.stderr
+    assert laptop.condition() == "Complete", [pod["status"] for pod in laptop.pods()]
+    first = laptop.pods()[0]["metadata"]["name"]
+    printed = laptop.kube.kubectl("logs", first).stdout
+    assert len(re.findall(r"rank \d of 2 on train-[01]", printed)) == 2, printed

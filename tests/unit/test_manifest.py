@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -100,6 +101,17 @@ def test_a_failed_pod_does_not_delete_the_others_and_shared_memory_is_not_64_mb(
     assert pod["terminationGracePeriodSeconds"] == 91 + 15
     assert {"name": "shm", "emptyDir": {"medium": "Memory"}} in pod["volumes"]
     assert pod["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 8, "memory": "200Gi"}
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "engines" / "kubernetes.md"
+
+
+@pytest.mark.parametrize("name", ["train.yaml", "role.yaml"])
+def test_the_manifests_of_the_documentation_are_valid(name: str):
+    found = re.search(rf'```yaml title="{re.escape(name)}"\n(.*?)```', PAGE.read_text(), re.DOTALL)
+    assert found is not None
+    for each in documents(found[1]):
+        kubernetes_validate.validate(each, "1.33", strict=True)
 
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
