@@ -224,7 +224,11 @@ def test_a_pod_that_is_deleted_drains_first(pods: Pods) -> None:
     with pods.lines("--pods", "app=train", "--min-hosts", "1") as job:
         pods.kube.preempt("train-1")
         wait_for(job, r"train-1 has 4 s left \(its pod was preempted .*; all ranks get SIGUSR1 and 3 s to save")
-        wait_until("a second attempt", lambda: "restart 1 of 20" in job.err, said=lambda: job.err)
+        wait_until(
+            "a second attempt",
+            lambda: "muster: planned restart (train-1: its pod was preempted" in job.err,
+            said=lambda: job.err,
+        )
         done = pods.finish(job)
     assert done.code == 0, done.said
 

@@ -121,7 +121,7 @@ def test_a_rank_is_silent_only_when_its_time_is_over(silent_rank: Rank):
 def test_a_zygote_that_is_killed_while_it_imports_is_reported_with_the_state_of_the_host(
     silent_rank: Rank, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bootstrap, "own_parcel", lambda: (b"", b""))
+    monkeypatch.setattr(bootstrap, "own_package", lambda: b"")
     sent: list[dict[str, Any]] = []
     local_ranks = crew_of(silent_rank, sent)
     target: Any = {"kind": "script", "target": "x.py", "args": [], "path": []}

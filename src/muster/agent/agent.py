@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import resource
-import selectors
-import signal
 import time
 
 from ..rank.kept_errors import traceback_of
 from ..shared import bootstrap, machine, processes
+from ..shared import light_selectors as selectors
+from ..shared import light_signal as signal
 from ..shared.wire import GREETING, LAST_GRACE, VERSION, ProtocolError, encode
 from . import code_sync
 from .channel import Pipes, Tls
@@ -81,7 +81,7 @@ class Agent:
         self._parent = os.getppid()
         self.scheduler: str = config["scheduler"]
         """The batch system whose signals are meant for the ranks; empty if there is none."""
-        self.selector = selectors.DefaultSelector()
+        self.selector = selectors.Selector()
         self.session = ControllerSession(channel, self.selector, self.on_request, self.end)
         self.guard = Guard(self.send)
         self.ranks = LocalRanks(self.selector, self.send, self.session.send, nofile, self.guard, inherited())

@@ -9,8 +9,8 @@ import zlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from selectors import BaseSelector
 
+    from ..shared.light_selectors import Selector
     from ..shared.replies import Comparison, Done, Unpacked
     from ..shared.requests import MoreResults, ReadResults
     from .job_results import ResultFiles
@@ -160,7 +160,7 @@ class Unpacking:
 class Results:
     """Files that ranks have left in the code of a job, for --fetch; nothing is loaded before they are asked for."""
 
-    def __init__(self, selector: BaseSelector, transmit: Callable[[bytes], None], job: str) -> None:
+    def __init__(self, selector: Selector, transmit: Callable[[bytes], None], job: str) -> None:
         self._selector = selector
         self._transmit = transmit
         self._job = job

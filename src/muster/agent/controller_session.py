@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import selectors
 import time
 
+from ..shared import light_selectors as selectors
 from ..shared.line_log import LineLog
 from ..shared.wire import LEASE, LineReader, ProtocolError, Writer
 from .channel import Pipes, Tls
@@ -44,7 +44,7 @@ class ControllerSession:
     def __init__(
         self,
         channel: Pipes | Tls,
-        selector: selectors.BaseSelector,
+        selector: selectors.Selector,
         on_message: Callable[[Any], None],
         end: Callable[[str], None],
     ) -> None:

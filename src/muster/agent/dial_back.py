@@ -166,7 +166,7 @@ def enter(order: Order, space: dict[str, object]) -> None:
         channel.close()
         time.sleep(0.2)
     channel.suppress_ragged_eofs = True  # type: ignore[attr-defined]
-    space.update(channel=channel, take=channel.recv)
+    space.update(channel=channel, take=channel.recv, give=channel.sendall)
     exec(line, space)
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
-
+from ..shared import light_selectors as selectors
 from .connectivity import BACKLOG, Listener, free_port, own_addresses, port_in_use
 
 TYPE_CHECKING = False
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 class MasterPort:
     """Answers connection tests of the other hosts, and holds the port for the store or for rank 0."""
 
-    def __init__(self, selector: selectors.BaseSelector, ranks: LocalRanks) -> None:
+    def __init__(self, selector: selectors.Selector, ranks: LocalRanks) -> None:
         self._selector = selector
         self._ranks = ranks
         self._listener: Listener | None = None

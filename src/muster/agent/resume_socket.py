@@ -6,10 +6,10 @@ Every user of the host can see and use the socket, so each side must prove that 
 from __future__ import annotations
 
 import os
-import selectors
-import socket
 import struct
 
+from ..shared import light_selectors as selectors
+from ..shared import light_socket as socket
 from ..shared.resume_proof import is_proof, proof
 from ..shared.wire import ProtocolError, decode, encode
 from .channel import Pipes
@@ -38,7 +38,7 @@ _LONGEST = 4096
 class ResumeSocket:
     """The socket on which an agent behind ssh or in a pod listens; with `name` only, because it needs no file."""
 
-    def __init__(self, session: ControllerSession, selector: selectors.BaseSelector, terms: Session) -> None:
+    def __init__(self, session: ControllerSession, selector: selectors.Selector, terms: Session) -> None:
         self._session = session
         self._selector = selector
         self._terms = terms
@@ -109,7 +109,7 @@ class Claim:
         self,
         channel: Pipes | Tls,
         session: ControllerSession,
-        selector: selectors.BaseSelector,
+        selector: selectors.Selector,
         terms: Session,
         first: bytes = b"",
         user: int = -1,

@@ -7,7 +7,9 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from muster.controller.links.agent_package import agent_sources
 from muster.controller.links.line import Line, WayBack
+from muster.shared.bootstrap import SOURCE_REQUEST
 from muster.shared.line_log import LineLog
 from muster.shared.wire import GREETING, LineReader, encode
 
@@ -40,6 +42,7 @@ class LinkLines:
         self._new: Line | None = None
         """The connection that the agent was asked to continue over."""
         self._asked = 0.0
+        self._has_sources = False
 
     def attach(self, line: Line, payload: bytes, lease: float) -> None:
         """Use the first connection: send the agent's code over it, and the terms of the session."""
@@ -62,8 +65,17 @@ class LinkLines:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that `data` completes; raises ProtocolError if one is too long."""
         lines = self.reader.lines(data)
+        if self.reader.greeting is not None and SOURCE_REQUEST in self.reader.noise:
+            self._send_sources()
         self.got += len(lines)
         return lines
+
+    def _send_sources(self) -> None:
+        """Send the sources to a Python of another version, once, and again what was sent before them."""
+        if self.line is not None and not self._has_sources:
+            self._has_sources = True
+            self.reader = LineReader(greeting=GREETING)
+            self.line.send(agent_sources() + self.sent.after(0))
 
     def reconnect(self) -> None:
         """Try to get another connection, if that is possible."""

@@ -16,6 +16,7 @@ from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import PipedConnector, PipeLine
 from muster.controller.links.reconnect import Reconnect
 from muster.engines.engine import Launch, StartCommand
+from muster.engines.kubernetes.engine import PodLaunch
 from muster.engines.kubernetes.exec_stream import ExecStream
 from muster.engines.kubernetes.pod_facts import NEEDED, REVIEWS, PodFacts, gpus_requested, review
 from muster.engines.kubernetes.pod_reasons import (
@@ -29,11 +30,7 @@ from muster.engines.kubernetes.pod_reasons import (
 )
 from muster.engines.kubernetes.pod_watch import PodWatch
 from muster.engines.kubernetes.pods import Pod
-from muster.engines.kubernetes.proxy import Proxy
-from muster.engines.kubernetes.websocket import close_frame, frames
-from muster.errors import EXIT_MUSTER, HostError, MusterError
-from muster.jobs.location import socket_elsewhere
-from muster.shared.wire import encode
+from muster.errors import HostError
 from muster.text import count
 
 _WAIT = 5
@@ -96,11 +93,13 @@ class PodProcess:
         self, command: Sequence[str], on_data: Callable[[bytes], None], on_closed: Callable[[], None]
     ) -> ExecStream:
         def on_words(text: bytes) -> None:
-            self._has_spoken = True
-            self._on_words(text)
+            if stream.messages.status != _FORBIDDEN:  # kubectl will say the same
+                self._has_spoken = True
+                self._on_words(text)
 
-        proxy = self._connector.proxy
-        return ExecStream(proxy, self._pod, command, on_data=on_data, on_words=on_words, on_closed=on_closed)
+        proxy = self._connector.launch.proxy
+        stream = ExecStream(proxy, self._pod, command, on_data=on_data, on_words=on_words, on_closed=on_closed)
+        return stream
 
     def _on_data_first(self, data: bytes) -> None:
         self._has_spoken = True
@@ -185,11 +184,11 @@ class PodConnector(PipedConnector):
 
     def __init__(self, launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> None:
         super().__init__(launch, folder, on_text)
+        assert isinstance(launch, PodLaunch)
+        self.launch: PodLaunch = launch
         self.uses_kubectl = False
         """Whether each connection needs a kubectl of its own."""
-        self._folder = folder
         self._on_text = on_text
-        self._started: Proxy | None = None
         self._watch: PodWatch | None = None
         self._links: dict[str, AgentLink] = {}
         """The link of each pod, by the name of the pod."""
@@ -202,12 +201,6 @@ class PodConnector(PipedConnector):
         self._news = asyncio.Event()
 
     @property
-    def proxy(self) -> Proxy:
-        """The proxy of the job."""
-        assert self._started is not None
-        return self._started
-
-    @property
     def watch(self) -> PodWatch:
         """The watch of the pods."""
         assert self._watch is not None
@@ -217,15 +210,9 @@ class PodConnector(PipedConnector):
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
         """Start an agent in every pod as soon as it runs."""
-        last = frames(encode({"do": "bye", "id": 0, "code": EXIT_MUSTER})) + close_frame()
-        try:
-            path = socket_elsewhere(self._folder).with_suffix(".kube")
-            self._started = Proxy(path, last)
-        except OSError as error:
-            raise MusterError(f"could not start kubectl proxy ({error})", hint="check that /tmp is writable") from None
-        await self.proxy.up()
+        await self.launch.proxy.up()
         pods = [command.pod for command in self.launch.commands if command.pod is not None]
-        self._watch = PodWatch(self.proxy, pods, self._on_change, self._on_server)
+        self._watch = PodWatch(self.launch.proxy, pods, self._on_change, self._on_server)
         await super().connect(links, payload, limit, on_failure)
 
     async def ready(self, link: AgentLink, command: StartCommand, limit: float) -> StartCommand:
@@ -354,7 +341,7 @@ class PodConnector(PipedConnector):
         """What the API server says about permissions and requested GPUs."""
         space = next(iter(self._pods.values())).namespace if self._pods else ""
         answers = await asyncio.gather(
-            *(self.proxy.get(REVIEWS, review(*needed, space)) for needed in NEEDED), return_exceptions=True
+            *(self.launch.proxy.get(REVIEWS, review(*needed, space)) for needed in NEEDED), return_exceptions=True
         )
         denied = tuple(
             needed
@@ -369,5 +356,4 @@ class PodConnector(PipedConnector):
         """End the watch and the proxy."""
         if self._watch is not None:
             await self._watch.close()
-        if self._started is not None:
-            await self._started.close()
+        await self.launch.proxy.close()

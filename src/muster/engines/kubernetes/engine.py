@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from muster.engines.engine import (
     PIPED_AGENT,
@@ -16,6 +16,7 @@ from muster.engines.engine import (
 )
 from muster.engines.kubernetes.kubectl import FORBIDDEN, exec_argv, missing_rule
 from muster.engines.kubernetes.pods import Pod, find_pods
+from muster.engines.kubernetes.proxy import Proxy, start_proxy
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
@@ -38,9 +39,10 @@ class KubernetesEngine(Engine):
                 "--engine kubernetes needs pods", hint="add `--pods SELECTOR`, such as app=train, or `-H pod/NAME`"
             )
         typed = spec.hosts or ()
+        proxy = start_proxy()  # it takes as long as finding the pods
         pods = find_pods(spec.pods, [host.pod for host in typed], spec.namespace, spec.pod_container)
         hosts = typed if spec.pods is None else tuple(Host(name=pod.label, pod=pod.name) for pod in pods)
-        return PodChoice(engine=self, hosts=hosts, said=_said(spec, pods), pods=_by_name(pods))
+        return PodChoice(engine=self, hosts=hosts, said=_said(spec, pods), pods=_by_name(pods), proxy=proxy)
 
     def launch(self, choice: Choice, spec: RunSpec, folder: str) -> Launch:
         """One exec per pod."""
@@ -52,7 +54,9 @@ class KubernetesEngine(Engine):
             agent = AgentSpec(host=host, name=host.name, node=pod.node)
             commands.append(StartCommand(argv=argv, agents=(agent,), bridges=(argv,), pod=pod))
         can_lack = can_lack_hosts(spec)
-        return Launch(engine=self, commands=tuple(commands), channel="pods", can_lack_hosts=can_lack)
+        return PodLaunch(
+            engine=self, commands=tuple(commands), channel="pods", can_lack_hosts=can_lack, proxy=choice.proxy
+        )
 
     def login(self, command: StartCommand) -> tuple[str, ...] | None:
         """The kubectl command that runs another one in the pod."""
@@ -73,6 +77,15 @@ class PodChoice(Choice):
 
     pods: Mapping[str, Pod]
     """By their full names."""
+    proxy: Proxy = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodLaunch(Launch):
+    """The commands of a job in pods, and what carries their connections."""
+
+    proxy: Proxy = field(repr=False)
+    """Ends with the job; if there is none, with this process."""
 
 
 def login_argv(pod: Pod) -> tuple[str, ...]:

@@ -116,7 +116,7 @@ def _unscheduled(pod: Json) -> Reason | None:
     if condition.get("reason") == "SchedulingGated":
         gates = ", ".join(str(gate.get("name")) for gate in parts(pod, "spec", "schedulingGates"))
         return Reason(what=f"a scheduling gate holds it back ({gates or 'unknown'})", hint="its queue admits it later")
-    message = _short(str(condition.get("message") or "").partition(" preemption:")[0])
+    message = _short(str(condition.get("message") or "").partition(". ")[0])  # what follows is about preemption
     what = f"Kubernetes cannot schedule it ({message or condition.get('reason')})"
     hint = f"`kubectl describe pod {name_of(pod)}` shows what it requests; the GPUs may be in use by other pods"
     return Reason(what=what, hint=hint)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -20,8 +21,10 @@ from typing import Any, cast
 
 from muster.engines.kubernetes import keeper
 from muster.engines.kubernetes.kubectl import explain_kubectl, find_kubectl
-from muster.engines.kubernetes.websocket import reason_in
+from muster.engines.kubernetes.websocket import close_frame, frames, reason_in
 from muster.errors import MusterError
+from muster.home import make_short_folder
+from muster.shared.wire import encode
 
 START_LIMIT = 30.0
 """Seconds for the proxy to listen."""
@@ -177,14 +180,18 @@ class Proxy:
         self._process.stderr.close()
 
 
+def start_proxy() -> Proxy:
+    """Start a proxy with a socket that only this user can reach."""
+    last = frames(encode({"do": "bye", "id": 0, "code": EXIT_MUSTER})) + close_frame()
+    try:
+        return Proxy(make_short_folder() / f"kubectl-{secrets.token_hex(8)}", last)
+    except OSError as error:
+        raise MusterError(f"could not start kubectl proxy ({error.strerror})", hint="check /tmp") from None
+
+
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, str | None]:
     """The status of an answer, and the reason if it is a refusal."""
     status = int((await reader.readline()).split()[1])
     while (await reader.readline()).strip():
         pass
     return status, reason_in(await reader.read(1 << 16)) if status >= 300 else None
-
-
-def kubernetes_error(error: RequestError) -> MusterError:
-    """The error of a request as one sentence for the user."""
-    return explain_kubectl(str(error))
