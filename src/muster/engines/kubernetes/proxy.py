@@ -22,7 +22,7 @@ from typing import Any, cast
 from muster.engines.kubernetes import keeper
 from muster.engines.kubernetes.kubectl import explain_kubectl, find_kubectl
 from muster.engines.kubernetes.websocket import close_frame, frames, reason_in
-from muster.errors import MusterError
+from muster.errors import EXIT_MUSTER, MusterError
 from muster.home import make_short_folder
 from muster.shared.wire import encode
 
