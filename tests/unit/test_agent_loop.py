@@ -32,7 +32,7 @@ class Talk:
         self.near.settimeout(30)
         self.lines = self.near.makefile("r")
         self.far = far
-        config: Any = {"job": "j", "scheduler": "", "attach": [], "orphaned": ""}
+        config: Any = {"job": "j", "scheduler": "", "attach": [], "orphaned": "", "exits_with_job": False}
         self.agent = Agent(Pipes(far.fileno(), far.fileno()), config, 1024)
 
     def hear(self) -> dict[str, Any]:

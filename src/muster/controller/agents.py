@@ -112,6 +112,11 @@ class Agents:
         self.put(link)
         return link
 
+    def comes_by_itself(self, name: str) -> bool:
+        """Whether nobody here starts the agent of a host: others do, and it dials in."""
+        agent = self.leader(name).spec
+        return not any(agent in command.agents and command.argv for command in self.launch.commands)
+
     def put(self, link: AgentLink) -> None:
         """Use this link for its host from now on."""
         for links in (self.links, self.leaders):
