@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,27 @@ from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_di
 import muster
 
 
-def newest(root: Path) -> Path | None:
-    """Return the newest complete checkpoint; one that is being written has another name."""
-    return max(root.glob("step-" + "[0-9]" * 8), default=None)
+def complete(root: Path) -> list[Path]:
+    """Return the checkpoints of a run, oldest first; one that is being written has another name."""
+    return sorted(root.glob("step-" + "[0-9]" * 8))
 
 
-def read_about(folder: Path) -> dict[str, Any]:
-    """Return what is needed to build the model and to continue: `step`, `fixed` and `merges`."""
+def read(folder: Path, tensors: dict[str, Any]) -> None:
+    """Read tensors, however they were sharded and are now."""
     try:
-        about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
-        return {
-            "step": int(about["step"]),
-            "fixed": dict(about["fixed"]),
-            "merges": [(a, b) for a, b in about["merges"]],
-        }
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise unreadable(folder, error) from None
-
-
-def load(folder: Path, state: dict[str, Any]) -> None:
-    """Read a checkpoint into tensors of any sharding."""
-    try:
-        dcp.load(state, checkpoint_id=folder)
+        dcp.load(tensors, checkpoint_id=folder)
     # A damaged file can fail in any way; torch wraps the error in a BaseException.
     except (Exception, dcp.CheckpointException) as error:
-        raise unreadable(folder, error) from None
+        raise muster.MusterError(f"cannot read {folder}: {cause(error)}", hint=f"remove it: rm -r {folder}") from None
 
 
-def unreadable(folder: Path, error: BaseException) -> muster.MusterError:
-    """What to say about a damaged checkpoint."""
-    return muster.MusterError(f"cannot read {folder}: {cause(error)}", hint=f"to use the one before: rm -r {folder}")
+def read_rest(folder: Path) -> dict[str, Any]:
+    """Return what else was saved: `about` the model, and the position in `batches`."""
+    try:
+        rest = json.loads((folder / "rest.json").read_text(encoding="utf-8"))
+        return {name: dict(rest[name]) for name in ("about", "batches")}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise muster.MusterError(f"cannot read {folder}: {cause(error)}", hint=f"remove it: rm -r {folder}") from None
 
 
 def cause(error: BaseException) -> str:
@@ -59,66 +49,23 @@ def cause(error: BaseException) -> str:
     return str(inner).partition("\n")[0] or type(inner).__name__
 
 
-class Checkpoints:
-    """The checkpoints of a run; `fixed` must be the same in a run that resumes it."""
+def load(folder: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer]) -> None:
+    """Load the model and the optimizers."""
+    model, states = get_state_dict(module, optimizers)
+    read(folder, {"model": model, "optimizers": states})
+    set_state_dict(module, optimizers, model_state_dict=model, optim_state_dict=states)
 
-    def __init__(
-        self,
-        root: Path,
-        world: muster.World,
-        module: nn.Module,
-        optimizers: list[torch.optim.Optimizer],
-        *,
-        fixed: Mapping[str, Any],
-        merges: Sequence[tuple[int, int]],
-        keep: int,
-    ) -> None:
-        self._root, self._world, self._module, self._optimizers = root, world, module, optimizers
-        self._fixed, self._merges, self._keep = dict(fixed), merges, keep
 
-    def begin(self, *, resume: bool) -> int:
-        """Load the newest checkpoint, if any, and return its step."""
-        return muster.together(self._world, lambda: self._begin(resume))
-
-    def _begin(self, resume: bool) -> int:
-        folder = newest(self._root)
-        if folder is None:
-            return 0
-        if not resume:
-            raise muster.UsageError(
-                f"{self._root} already has checkpoints", hint="continue with --resume, or choose another --out"
-            )
-        about = read_about(folder)
-        for name, mine in self._fixed.items():
-            theirs = about["fixed"].get(name)
-            if theirs != mine:
-                raise muster.UsageError(
-                    f"{folder} was saved with {name} {theirs}, but this run has {mine}",
-                    hint=f"resume with {name} {theirs}, or choose another --out",
-                )
-        model, optimizers = get_state_dict(self._module, self._optimizers)
-        state = {"model": model, "optimizers": optimizers}
-        load(folder, state)
-        set_state_dict(self._module, self._optimizers, model_state_dict=model, optim_state_dict=optimizers)
-        return about["step"]
-
-    def save(self, step: int) -> None:
-        """Write a checkpoint; it gets its name when all of it is on disk, and only then older ones are removed."""
-        muster.together(self._world, lambda: self._save(step))
-
-    def _save(self, step: int) -> None:
-        folder = self._root / f"step-{step:08d}"
-        draft = folder.with_suffix(".draft")
-        model, optimizers = get_state_dict(self._module, self._optimizers)
-        try:
-            dcp.save({"model": model, "optimizers": optimizers}, checkpoint_id=draft)
-            if self._world.rank == 0:
-                about = {"step": step, "ranks": self._world.size, "fixed": self._fixed, "merges": self._merges}
-                (draft / "about.json").write_text(json.dumps(about), encoding="utf-8")
-                draft.rename(folder)
-                for old in sorted(self._root.glob("step-" + "[0-9]" * 8))[: -self._keep]:
-                    shutil.rmtree(old)
-        except (Exception, dcp.CheckpointException) as error:
-            raise muster.MusterError(
-                f"cannot write {folder}: {cause(error)}", hint="check for a full disk; earlier checkpoints are intact"
-            ) from None
+def save(folder: Path, module: nn.Module, optimizers: list[torch.optim.Optimizer], rest: object, keep: int) -> None:
+    """Write a checkpoint; once it is complete it gets its name, and all but the newest `keep` are removed."""
+    draft = folder.with_suffix(".draft")
+    model, states = get_state_dict(module, optimizers)
+    try:
+        dcp.save({"model": model, "optimizers": states}, checkpoint_id=draft)
+        if torch.distributed.get_rank() == 0:
+            (draft / "rest.json").write_text(json.dumps(rest), encoding="utf-8")
+            draft.rename(folder)
+            for old in complete(folder.parent)[:-keep]:
+                shutil.rmtree(old)
+    except (Exception, dcp.CheckpointException) as error:
+        raise muster.MusterError(f"cannot write {folder}: {cause(error)}", hint="is the disk full?") from None

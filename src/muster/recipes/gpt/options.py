@@ -19,7 +19,7 @@ SIZES = {  # layers, heads, width, context
 EPILOG = """\
 examples:
   muster run -m muster.recipes.gpt --data input.txt --out runs/gpt       a small model on every GPU here
-  muster run -H gpu[01-04]:8 -m muster.recipes.gpt --data big.txt --tokenizer bpe --size gpt2 --strategy hsdp
+  muster run -H gpu[01-04]:8 -m muster.recipes.gpt --data big.txt --bpe 2048 --size gpt2 --strategy hsdp
   muster run --nproc 2 -m muster.recipes.gpt --out runs/gpt --resume --strategy fsdp
 """
 
@@ -37,8 +37,7 @@ def build_parser() -> argparse.ArgumentParser:
     flag = argparse.BooleanOptionalAction
     add = parser.add_argument_group("data").add_argument
     add("--data", metavar="FILE", help="text, on the host of rank 0; its last tenth validates (Python's help topics)")
-    add("--tokenizer", choices=("bytes", "bpe"), default="bytes", help="bpe is trained on the text first (bytes)")
-    add("--vocabulary", type=integer(257, 16384), default=1024, help="number of tokens of bpe (1024)")
+    add("--bpe", type=integer(257, 4096), default=0, metavar="N", help="tokens of a BPE trained on the text (bytes)")
 
     add = parser.add_argument_group("model").add_argument
     add("--size", choices=tuple(SIZES), default="small", help="layers, heads, width and context (small)")
@@ -46,14 +45,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--heads", type=integer(), help="instead of --size's")
     add("--width", type=integer(), help="instead of --size's")
     add("--context", type=integer(2), help="the longest sequence, instead of --size's")
-    add("--attention", choices=("sdpa", "flex"), default="sdpa", help="flex is FlexAttention, for --window (sdpa)")
-    add("--window", type=integer(0), default=0, metavar="N", help="each token sees only N, with flex (all before it)")
+    add(
+        "--window", type=integer(0), default=0, metavar="N", help="FlexAttention: a token sees N tokens (all before it)"
+    )
 
     add = parser.add_argument_group("step").add_argument
     add("--batch", type=integer(), default=64, help="sequences per step of all ranks together (64)")
-    add(
-        "--micro_batch", type=integer(), metavar="N", help="at most N at a time in a rank; less needs less memory (all)"
-    )
+    add("--micro_batch", type=integer(), metavar="N", help="sequences at a time in a rank; needs less memory (all)")
     add("--precision", choices=("float32", "bf16"), help="(bf16 on a GPU that supports it, else float32)")
     add("--compile", action=flag, help="torch.compile; takes half a minute at the start (on a GPU)")
     add("--recompute", action="store_true", help="activation checkpointing: a third slower, and far less memory")
@@ -61,22 +59,21 @@ def build_parser() -> argparse.ArgumentParser:
     add("--shard_ranks", type=integer(), metavar="N", help="ranks that share a model with hsdp (those of a host)")
 
     add = parser.add_argument_group("learning").add_argument
-    add("--steps", type=integer(), default=2000, help="(2000)")
+    add("--epochs", type=integer(), default=10, help="(10)")
     add("--optimizer", choices=("adamw", "muon"), default="adamw", help="muon for matrices, adamw for the rest (adamw)")
     add("--lr", type=number(above=0), default=1e-3, help="peak learning rate (0.001; 0.0006 suits gpt2)")
-    add("--min_lr", type=number(at_least=0), default=0.1, help="its part at the end of the cosine (0.1)")
-    add("--warmup", type=integer(0), default=100, metavar="STEPS", help="linear, at most a tenth of the run (100)")
+    add("--warmup", type=number(at_least=0, below=1), default=0.05, help="linear, as a part of the run (0.05)")
     add("--weight_decay", type=number(at_least=0), default=0.1, help="on matrices (0.1)")
     add("--clip", type=number(at_least=0), default=1.0, help="largest norm of the gradient; 0 allows any (1)")
     add("--seed", type=seed(), default=0, help="seed of initial weights and batches (0)")
 
     add = parser.add_argument_group("output").add_argument
-    add("--out", metavar="DIR", help="directory for checkpoints and metrics.jsonl, shared by all hosts (save nothing)")
+    add("--out", metavar="DIR", help="directory for checkpoints and metrics, shared by all hosts (save nothing)")
     add("--resume", action="store_true", help="continue from the newest checkpoint in --out, if there is one")
     add("--save_every", type=integer(), default=500, metavar="STEPS", help="(500); and at the end")
     add("--keep", type=integer(), default=2, help="number of checkpoints to keep (2)")
     add("--eval_every", type=integer(), default=250, metavar="STEPS", help="steps per validation (250); and at the end")
-    add("--eval_sequences", type=integer(), default=256, metavar="N", help="sequences to validate on, at most (256)")
+    add("--plot", metavar="FILE", help="plot losses and throughput as SVG")
     add("--log_every", type=integer(), default=10, metavar="STEPS", help="steps per line of output (10)")
 
     add = parser.add_argument_group("ranks").add_argument
@@ -96,8 +93,6 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
             setattr(args, name, value)
     if args.width % args.heads:
         parser.error(f"--width must be a multiple of --heads, got {args.width} and {args.heads}")
-    if args.window and args.attention != "flex":
-        parser.error("--window needs --attention flex")
     if args.resume and not args.out:
         parser.error("--resume needs --out, the directory to continue from")
     return args
