@@ -48,7 +48,7 @@ def by_recipe(world: muster.World, batch: int) -> Step:
     def step() -> None:
         accumulate(module, [data], 1.0)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
+        for optimizer in optimizers.values():
             optimizer.step()
             optimizer.zero_grad()
 

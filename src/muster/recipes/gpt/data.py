@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ class Tokenizer:
 
     def encode(self, text: bytes) -> Tensor:
         """Return the tokens of a text."""
-        tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).to(torch.int16)
+        tokens = torch.tensor(bytearray(text), dtype=torch.int16)
         for i, pair in enumerate(self.merges):
             tokens = merge(tokens, pair, 256 + i)
         return tokens
@@ -84,12 +85,11 @@ def load_text(world: muster.World, path: str | None, *, vocabulary: int, context
     """Read and encode a text on rank 0, and send it to all ranks; without a vocabulary, tokens are bytes."""
     text = muster.together(world, lambda: read(path, 20 * context) if world.rank == 0 else b"")
     tokenizer = train_tokenizer(text[: 2**20], vocabulary) if vocabulary and text else Tokenizer()
-    tokens = tokenizer.encode(text) if text else torch.empty(0)
-    about = [tokenizer, len(tokens), len(text) / max(1, len(tokens))]
-    dist.broadcast_object_list(about, src=0)
-    tokenizer, length, bytes_per_token = about
-    if not text:
-        tokens = torch.empty(length, dtype=torch.int16)
+    tokens = tokenizer.encode(text)
+    facts: list[Any] = [tokenizer, len(tokens), len(text) / max(1, len(tokens))]
+    dist.broadcast_object_list(facts, src=0)
+    tokenizer, length, bytes_per_token = facts
+    tokens = tokens if text else torch.empty(length, dtype=torch.int16)
     sent = tokens.view(torch.uint8).to(world.device)  # as bytes: neither gloo nor nccl knows 16-bit integers
     dist.broadcast(sent, src=0)
     tokens = sent.cpu().view(torch.int16)

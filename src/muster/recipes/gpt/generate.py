@@ -1,7 +1,4 @@
-"""Write text with the newest checkpoint of a run.
-
-python -m muster.recipes.gpt.generate --out runs/gpt --prompt "The " --tokens 500
-"""
+"""Write text with the newest checkpoint of a run: python -m muster.recipes.gpt.generate --prompt "The "."""
 
 # torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
@@ -11,7 +8,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import muster
 from muster.recipes._flag_types import integer, number, seed
@@ -29,41 +25,37 @@ def main() -> None:
     add("--seed", type=seed(), default=0, help="(0)")
     args = parser.parse_args()
     try:
-        for text in generate(args):
-            sys.stdout.buffer.write(text)
-            sys.stdout.flush()
+        with muster.init() as world:
+            for text in generate(world, args):
+                sys.stdout.buffer.write(text)
+                sys.stdout.flush()
         print()
     except muster.MusterError as error:
         parser.exit(error.exit_code, error.report())
 
 
-def generate(args: argparse.Namespace) -> Iterator[bytes]:
+def generate(world: muster.World, args: argparse.Namespace) -> Iterator[bytes]:
     """The prompt, and then the text of one token after the other."""
     import torch  # not before the flags are parsed
 
-    from .checkpoint import complete, read, read_rest
     from .data import Tokenizer
     from .model import GPT, Config
+    from .train import Facts
 
-    folders = complete(Path(args.out))
-    if not folders:
-        raise muster.UsageError(f"{args.out} has no checkpoints", hint="train first, with --out; see --help")
-    about = read_rest(folders[-1])["about"]
-    tokenizer = Tokenizer(about.pop("merges"))
-    model = GPT(Config(**{name: value for name, value in about.items() if name != "optimizer"}))
-    read(folders[-1], {"model": model.state_dict()})
-    model.to("cuda" if torch.cuda.is_available() else "cpu").requires_grad_(False)
+    facts, checkpoints = Facts(), muster.Checkpoints(args.out, world)
+    if not checkpoints.begin({"facts": facts}, resume=True):
+        raise muster.UsageError(f"{args.out} has no checkpoints", hint="train with --out first")
+    model, tokenizer = GPT(Config(**facts["shape"])).to(world.device), Tokenizer(facts["merges"])
+    checkpoints.begin({"model": model}, resume=True)
     torch.manual_seed(args.seed)
     prompt = (args.prompt or "\n").encode(errors="surrogateescape")
     yield prompt
-    tokens = tokenizer.encode(prompt).long()[None].to(model.wte.weight.device)
+    tokens = tokenizer.encode(prompt).long()[None].to(world.device)
     for _ in range(args.tokens):
-        scores = model(tokens[:, -model.config.context :])[0, : 256 + len(tokenizer.merges)]
-        if args.temperature:
-            best, ids = scores.topk(min(args.top_k, len(scores)))
-            token = ids[torch.multinomial((best / args.temperature).softmax(0), 1)]
-        else:
-            token = scores.argmax(0, keepdim=True)
+        with torch.no_grad():
+            scores = model(tokens[:, -model.config.context :])[0, : 256 + len(tokenizer.merges)]
+        best, ids = scores.topk(min(args.top_k, len(scores)) if args.temperature else 1)
+        token = ids[torch.multinomial((best / (args.temperature or 1)).softmax(0), 1)]
         tokens = torch.cat((tokens, token[None]), 1)
         yield tokenizer.decode(int(token))
 

@@ -125,14 +125,22 @@ class GPT(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
         """Return the mean loss or, without targets, the scores of the token that follows each sequence."""
         precision = self.config.precision
-        x, update = self.wte(tokens).to(precision), self.wpe.weight[: tokens.shape[1]].to(precision)
-        with torch.autocast(x.device.type, precision, enabled=precision != torch.float32):
+        with torch.autocast(tokens.device.type, precision, enabled=precision != torch.float32):
+            x, update = self.embed(tokens)
             for block in self.h:
                 x, update = block(x, update)
-        x = self.ln_f((x + update).to(self.ln_f.weight.dtype)).to(precision)
+            x = self.normalize(x, update)
         if targets is None:
             return linear(x[:, -1], self.wte.weight.to(precision)).float()
         return linear_cross_entropy(x.flatten(0, 1), self.wte.weight, targets.flatten())
+
+    def embed(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
+        """The embeddings of tokens, and of their positions."""
+        return self.wte(tokens).to(self.config.precision), self.wpe.weight[: tokens.shape[1]].to(self.config.precision)
+
+    def normalize(self, x: Tensor, update: Tensor) -> Tensor:
+        """The last layer norm."""
+        return self.ln_f(x + update).to(self.config.precision)
 
     @property
     def flops_per_token(self) -> int:

@@ -3,7 +3,7 @@
 # Triton is not typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 # pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportMissingImports=false
-# pyright: reportUntypedFunctionDecorator=false
+# pyright: reportUntypedFunctionDecorator=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _softmax(scores, log_sums, width, scale, BLOCK: tl.constexpr):
         tl.store(row + start + columns, y, mask=start + columns < width)
 
 
-def softmax_(scores: Tensor, scale: float, block: int = 8192, warps: int = 8) -> Tensor:
+def softmax_(scores: Tensor, scale: float, block: int = 16384, warps: int = 16) -> Tensor:
     """Replace each row by its softmax times `scale`, and return the logarithm of its sum of exponentials."""
     log_sums = torch.empty(len(scores), 1, dtype=torch.float32, device=scores.device)
     width = scores.shape[1]

@@ -9,7 +9,8 @@ import argparse
 import math
 import os
 import sys
-from pathlib import Path
+from collections import UserDict
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,7 +18,6 @@ from torch import nn
 
 import muster
 
-from . import checkpoint
 from .data import load_text
 from .model import GPT, Config
 from .strategy import accumulate, build_optimizers, learning_rate, parallelize
@@ -45,6 +45,18 @@ def check(world: muster.World, args: argparse.Namespace) -> None:
         raise muster.UsageError(f"--optimizer muon needs torch 2.9 or newer, and this is {torch.__version__}")
 
 
+class Facts(UserDict[str, Any]):
+    """What else a checkpoint must know for `generate`: the shape of the model, and the merges of its tokenizer."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what to save."""
+        return self.data
+
+    def load_state_dict(self, saved: dict[str, Any]) -> None:
+        """Restore it."""
+        self.data = saved
+
+
 class Run:
     """The parts of a run, from the tokens to the checkpoint it resumes from, and the loop."""
 
@@ -58,15 +70,19 @@ class Run:
         self.text = text = load_text(world, args.data, vocabulary=args.bpe, context=args.context)
         shape = {name: getattr(args, name) for name in ("layers", "heads", "width", "context", "window")}
         shape["vocabulary"] = -(-(256 + len(text.tokenizer.merges)) // 64) * 64  # as tensor cores prefer
-        self.about = {**shape, "optimizer": args.optimizer, "merges": text.tokenizer.merges}
         torch.manual_seed(args.seed)  # the same initial weights on all ranks
         self.model = GPT(Config(**shape, recompute=args.recompute, precision=precision)).to(device)
         self.module = muster.together(world, lambda: parallelize(self.model, world, args))
         self.optimizers = build_optimizers(self.model, args)
         train, size = text.sequences * 9 // 10, args.batch // world.size
         self.batches = muster.together(world, lambda: muster.Batches(train, size, world, seed=args.seed))
-        step = muster.together(world, self.resume) if args.out else 0
-        output = {"every": args.log_every, "metrics": args.out, "plot": args.plot, "unit": "tokens"}
+        # The model by itself, not within DDP: so every strategy saves and resumes the same names.
+        facts = Facts(shape=shape, merges=text.tokenizer.merges)
+        self.state = {"facts": facts, "model": self.model, "batches": self.batches, **self.optimizers}
+        about = {**shape, "optimizer": args.optimizer}
+        self.checkpoints = muster.Checkpoints(args.out, world, keep=args.keep, about=about) if args.out else None
+        step = self.checkpoints.begin(self.state, resume=args.resume) if self.checkpoints else 0
+        output: dict[str, Any] = {"every": args.log_every, "metrics": args.out, "plot": args.plot, "unit": "tokens"}
         flops = self.model.flops_per_token
         self.progress = muster.Progress(world, self.batches, epochs=args.epochs, step=step, flops=flops, **output)
         count = sum(each.numel() for each in self.model.parameters()) / 1e6
@@ -86,7 +102,7 @@ class Run:
                 )
                 if args.clip:
                     nn.utils.clip_grad_norm_(self.model.parameters(), args.clip)
-                for optimizer in self.optimizers:
+                for optimizer in self.optimizers.values():
                     for group in optimizer.param_groups:
                         group["lr"] = args.lr * learning_rate(batch.progress / args.epochs, args.warmup)
                     optimizer.step()
@@ -94,12 +110,16 @@ class Run:
                 progress.end(loss, batch.total * args.context)
                 if progress.step % args.eval_every == 0:
                     self.validate()
-                if progress.step % args.save_every == 0 or progress.is_draining:
-                    self.save()
-                if args.out and progress.is_draining:
+                if self.checkpoints and (progress.step % args.save_every == 0 or progress.is_draining):
+                    progress.flush()  # raises an error if the loss is NaN or inf, so that nothing is saved then
+                    self.checkpoints.save(progress.step, self.state)
+                if self.checkpoints and progress.is_draining:
+                    self.checkpoints.close()
                     return progress.say(f"saved step {progress.step}, because a host is about to go away")
-        self.save()
         self.validate()
+        if self.checkpoints:
+            self.checkpoints.save(progress.step, self.state)
+            self.checkpoints.close()
         progress.close()
 
     @torch.no_grad()
@@ -118,28 +138,3 @@ class Run:
         bits = loss / math.log(2) / self.text.bytes_per_token
         self.progress.note(validation_loss=loss)
         self.progress.say(f"step {self.progress.step}: validation loss {loss:.4f}, {bits:.4f} bits per byte")
-
-    def save(self) -> None:
-        """Write a checkpoint, unless the loss is NaN or inf."""
-        folder = Path(self.args.out or "") / f"step-{self.progress.step:08d}"
-        if self.args.out and not folder.exists():
-            rest = {"about": self.about, "batches": self.batches.state_dict()}
-            with self.progress.pause():
-                save = lambda: checkpoint.save(folder, self.module, self.optimizers, rest, self.args.keep)
-                muster.together(self.world, save)
-
-    def resume(self) -> int:
-        """Load the newest checkpoint and return its step, or 0 if there is none."""
-        folder = next(reversed(checkpoint.complete(Path(self.args.out))), None)
-        if folder is None:
-            return 0
-        if not self.args.resume:
-            raise muster.UsageError(f"{folder} already exists", hint="continue with --resume, or choose another --out")
-        rest = checkpoint.read_rest(folder)
-        for name, mine in self.about.items():
-            if (theirs := rest["about"].get(name)) != mine:
-                text = f"{folder} was saved with {name} {theirs}, but this run has {name} {mine}"
-                raise muster.UsageError(text, hint="resume with what it was saved with, or choose another --out")
-        self.batches.load_state_dict(rest["batches"])
-        checkpoint.load(folder, self.module, self.optimizers)
-        return int(folder.name.removeprefix("step-"))
