@@ -9,9 +9,8 @@
 
 Without --data it learns the help topics of Python, which every machine has. The files, in reading order:
 
-    options.py     every flag                      model.py        GPT-2, as in nanoGPT
-    train.py       the loop                        data.py         bytes or BPE, and who gets which tokens
-    strategy.py    DDP, FSDP2, HSDP; optimizers    checkpoint.py   sharded, for any number of ranks
-    loss.py        cross-entropy in little memory  softmax_kernel.py   its kernel
-    generate.py    write text
+    options.py   every flag                       model.py            GPT-2, as in nanoGPT
+    train.py     the loop                         data.py             bytes or BPE
+    strategy.py  DDP, FSDP2, HSDP, optimizers     generate.py         write text
+    loss.py      cross-entropy in little memory   softmax_kernel.py   its kernel
 """

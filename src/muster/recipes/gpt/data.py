@@ -1,6 +1,5 @@
 """Text to tokens, either bytes or byte pairs, and tokens to sequences."""
 
-# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pydoc_data.topics import topics
 from typing import Any
 
 import torch
@@ -52,55 +52,36 @@ def merge(tokens: Tensor, pair: Sequence[int], new: int) -> Tensor:
     place = torch.arange(len(found))
     first = torch.where(found & ~found.roll(1), place, 0).cummax(0).values
     found &= (place - first) % 2 == 0
-    keep = torch.ones(len(tokens), dtype=torch.bool)
-    keep[1:] = ~found
     merged = tokens.clone()
     merged[:-1][found] = new
-    return merged[keep]
+    return merged[torch.cat((torch.tensor([True]), ~found))]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Text:
     """The tokens of a text, the same on all ranks, as sequences; the last tenth of them is for validation."""
 
-    tokenizer: Tokenizer
-    tokens: Tensor
-    context: int
-    bytes_per_token: float
-
-    @property
-    def sequences(self) -> int:
-        """Number of all sequences."""
-        return (len(self.tokens) - 1) // self.context
+    def __init__(self, world: muster.World, path: str | None, *, vocabulary: int, context: int) -> None:
+        text = muster.together(world, lambda: read(path, 20 * context) if world.rank == 0 else b"")
+        self.tokenizer = train_tokenizer(text[: 2**20], vocabulary) if vocabulary and text else Tokenizer()
+        tokens = self.tokenizer.encode(text)
+        facts: list[Any] = [self.tokenizer, len(tokens), len(text) / max(1, len(tokens))]
+        dist.broadcast_object_list(facts, src=0)
+        self.tokenizer, length, self.bytes_per_token = facts
+        tokens = tokens if text else torch.empty(length, dtype=torch.int16)
+        sent = tokens.view(torch.uint8).to(world.device)  # as bytes: neither gloo nor nccl knows 16-bit integers
+        dist.broadcast(sent, src=0)
+        self.tokens, self.context, self.sequences = sent.cpu().view(torch.int16), context, (length - 1) // context
 
     def take(self, indices: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return some sequences, and the token that follows each of their tokens."""
-        where = indices.cpu()[:, None] * self.context + torch.arange(self.context + 1)
-        tokens = self.tokens[where].long()
+        tokens = self.tokens[indices.cpu()[:, None] * self.context + torch.arange(self.context + 1)].long()
         tokens = tokens.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tokens
         return tokens[:, :-1], tokens[:, 1:]
-
-
-def load_text(world: muster.World, path: str | None, *, vocabulary: int, context: int) -> Text:
-    """Read and encode a text on rank 0, and send it to all ranks; without a vocabulary, tokens are bytes."""
-    text = muster.together(world, lambda: read(path, 20 * context) if world.rank == 0 else b"")
-    tokenizer = train_tokenizer(text[: 2**20], vocabulary) if vocabulary and text else Tokenizer()
-    tokens = tokenizer.encode(text)
-    facts: list[Any] = [tokenizer, len(tokens), len(text) / max(1, len(tokens))]
-    dist.broadcast_object_list(facts, src=0)
-    tokenizer, length, bytes_per_token = facts
-    tokens = tokens if text else torch.empty(length, dtype=torch.int16)
-    sent = tokens.view(torch.uint8).to(world.device)  # as bytes: neither gloo nor nccl knows 16-bit integers
-    dist.broadcast(sent, src=0)
-    tokens = sent.cpu().view(torch.int16)
-    return Text(tokenizer=tokenizer, tokens=tokens, context=context, bytes_per_token=bytes_per_token)
 
 
 def read(path: str | None, least: int) -> bytes:
     """Return the bytes of a file, or the help topics of Python."""
     if path is None:
-        from pydoc_data.topics import topics
-
         return "\n".join(topics.values()).encode()
     try:
         text = Path(path).read_bytes()

@@ -1,6 +1,5 @@
 """Write text with the newest checkpoint of a run: python -m muster.recipes.gpt.generate --prompt "The "."""
 
-# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -8,6 +7,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import muster
 from muster.recipes._flag_types import integer, number, seed
@@ -38,22 +38,20 @@ def generate(world: muster.World, args: argparse.Namespace) -> Iterator[bytes]:
     """The prompt, and then the text of one token after the other."""
     import torch  # not before the flags are parsed
 
-    from .data import Tokenizer
-    from .model import GPT, Config
-    from .train import Facts
+    from . import data, model, train
 
-    facts, checkpoints = Facts(), muster.Checkpoints(args.out, world)
-    if not checkpoints.begin({"facts": facts}, resume=True):
+    facts, checkpoints = dict[str, Any](), muster.Checkpoints(args.out, world)
+    if not checkpoints.begin({"facts": train.stateful(facts)}, resume=True):
         raise muster.UsageError(f"{args.out} has no checkpoints", hint="train with --out first")
-    model, tokenizer = GPT(Config(**facts["shape"])).to(world.device), Tokenizer(facts["merges"])
-    checkpoints.begin({"model": model}, resume=True)
+    gpt, tokenizer = model.GPT(model.Config(**facts["shape"])).to(world.device), data.Tokenizer(facts["merges"])
+    checkpoints.begin({"model": gpt}, resume=True)
     torch.manual_seed(args.seed)
     prompt = (args.prompt or "\n").encode(errors="surrogateescape")
     yield prompt
     tokens = tokenizer.encode(prompt).long()[None].to(world.device)
+    gpt.requires_grad_(False)
     for _ in range(args.tokens):
-        with torch.no_grad():
-            scores = model(tokens[:, -model.config.context :])[0, : 256 + len(tokenizer.merges)]
+        scores = gpt(tokens[:, -gpt.config.context :])[0, : 256 + len(tokenizer.merges)]
         best, ids = scores.topk(min(args.top_k, len(scores)) if args.temperature else 1)
         token = ids[torch.multinomial((best / (args.temperature or 1)).softmax(0), 1)]
         tokens = torch.cat((tokens, token[None]), 1)

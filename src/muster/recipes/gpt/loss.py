@@ -1,10 +1,5 @@
-"""Cross-entropy over a large vocabulary, without keeping the scores of all tokens in memory.
+"""Cross-entropy of many scores per token without keeping them: once the loss of some is known, so are gradients."""
 
-For GPT-2 the scores of 65,536 tokens take 6.6 GB in bfloat16, and autograd would keep several such tensors. Here they
-exist for some of the tokens at a time: as soon as their loss is known, so are all gradients.
-"""
-
-# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -16,17 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, linear
 
-AT_ONCE = 2**30
-"""Number of scores that exist at a time: 2 GiB in bfloat16."""
+try:
+    from . import softmax_kernel
+except ImportError:  # no Triton
+    softmax_kernel = None
+
+AT_ONCE = 2**30  # scores that exist at a time: 2 GiB in bfloat16; for 64 sequences of GPT-2, all would be 6.6 GB
 
 
 def linear_cross_entropy(x: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """The mean cross-entropy of the scores `x @ weight.T`."""
     if torch.is_grad_enabled():
         return _LinearCrossEntropy.apply(x, weight, targets)  # pyright: ignore[reportReturnType]
-    weight = weight.to(x.dtype)
     parts = _parts(len(weight), x, targets)
-    losses = [cross_entropy(linear(some, weight).float(), right, reduction="sum") for some, right in parts]
+    losses = [cross_entropy(linear(some, weight.to(x.dtype)).float(), t, reduction="sum") for some, t in parts]
     return torch.stack(losses).sum() / len(x)
 
 
@@ -55,13 +53,8 @@ class _LinearCrossEntropy(torch.autograd.Function):
 
 def softmax_(scores: Tensor, scale: float) -> Tensor:
     """Replace each row by its softmax times `scale`, and return the logarithm of its sum of exponentials."""
-    if scores.is_cuda:
-        try:
-            from .softmax_kernel import softmax_ as kernel
-        except ImportError:  # no Triton
-            pass
-        else:
-            return kernel(scores, scale)
+    if scores.is_cuda and softmax_kernel:
+        return softmax_kernel.softmax_(scores, scale)
     log_sum = scores.float().logsumexp(1, keepdim=True)
     scores.copy_((scores.float() - log_sum).exp() * scale)
     return log_sum

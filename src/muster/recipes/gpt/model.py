@@ -1,14 +1,11 @@
 """GPT-2: learned positions, layer norms before attention and MLP, and one matrix for both ends; nanoGPT's, faster."""
 
-# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -22,18 +19,13 @@ from .loss import linear_cross_entropy
 class Config:
     """The shape of a model, and how it computes."""
 
-    vocabulary: int = 50304
-    """Number of token ids, a multiple of 64, as tensor cores prefer; GPT-2's 50257 become 50304."""
+    vocabulary: int = 50304  # GPT-2's 50257, rounded up to a multiple of 64, as tensor cores prefer
     context: int = 1024
     layers: int = 12
     heads: int = 12
     width: int = 768
-    window: int = 0
-    """How many tokens each one sees, itself included; 0: all before it. With a window, attention is FlexAttention."""
-    recompute: bool = False
-    """Whether a block computes its activations again in the backward pass instead of keeping them."""
-    precision: torch.dtype = torch.float32
-    """Of activations and products; parameters, gradients and sums are in float32."""
+    recompute: bool = False  # blocks keep no activations for the backward pass, but compute them again
+    precision: torch.dtype = torch.float32  # of activations and products; parameters, gradients and sums are in float32
 
 
 class Attention(nn.Module):
@@ -41,7 +33,7 @@ class Attention(nn.Module):
 
     def __init__(self, config: Config) -> None:
         super().__init__()
-        self._config = config
+        self._heads = config.heads
         self.c_attn = nn.Linear(config.width, 3 * config.width, bias=False)
         self.c_proj = nn.Linear(config.width, config.width, bias=False)
 
@@ -49,25 +41,9 @@ class Attention(nn.Module):
         """Let each token attend to those before it."""
         batch, length, width = x.shape
         # Three views of one product, [batch, heads, length, width of a head], which no kernel copies.
-        q, k, v = self.c_attn(x).view(batch, length, 3, self._config.heads, -1).permute(2, 0, 3, 1, 4).unbind()
-        if self._config.window:
-            from torch.nn.attention.flex_attention import flex_attention
-
-            y: Any = flex_attention(q, k, v, block_mask=sliding_window(length, self._config.window, x.device))
-        else:
-            y = scaled_dot_product_attention(q, k, v, is_causal=True)
+        q, k, v = self.c_attn(x).view(batch, length, 3, self._heads, -1).permute(2, 0, 3, 1, 4).unbind()
+        y = scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.c_proj(y.transpose(1, 2).reshape(batch, length, width))
-
-
-@cache
-def sliding_window(length: int, window: int, device: torch.device) -> Any:
-    """The mask of FlexAttention, which skips blocks that nobody sees."""
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    def sees(_batch: Tensor, _head: Tensor, q: Tensor, k: Tensor) -> Tensor:
-        return (q >= k) & (q - k < window)
-
-    return create_block_mask(sees, None, None, length, length, device=device)  # pyright: ignore[reportArgumentType]
 
 
 class MLP(nn.Module):

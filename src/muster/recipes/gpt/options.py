@@ -12,7 +12,6 @@ SIZES = {  # layers, heads, width, context
     "small": (6, 6, 384, 256),
     "gpt2": (12, 12, 768, 1024),
     "gpt2-medium": (24, 16, 1024, 1024),
-    "gpt2-large": (36, 20, 1280, 1024),
     "gpt2-xl": (48, 25, 1600, 1024),
 }
 
@@ -20,44 +19,32 @@ EPILOG = """\
 examples:
   muster run -m muster.recipes.gpt --data input.txt --out runs/gpt       a small model on every GPU here
   muster run -H gpu[01-04]:8 -m muster.recipes.gpt --data big.txt --bpe 2048 --size gpt2 --strategy hsdp
-  muster run --nproc 2 -m muster.recipes.gpt --out runs/gpt --resume --strategy fsdp
 """
 
 
 def build_parser() -> argparse.ArgumentParser:
     """All options of the recipe."""
-    parser = argparse.ArgumentParser(
-        prog="gpt",
-        usage="%(prog)s [options]; --help shows them",
-        description="Train a GPT on any text file.",
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    flag = argparse.BooleanOptionalAction
+    kind, usage = argparse.RawDescriptionHelpFormatter, "%(prog)s [options]; --help shows them"
+    parser = argparse.ArgumentParser("gpt", usage, "Train a GPT.", EPILOG, formatter_class=kind, allow_abbrev=False)
     add = parser.add_argument_group("data").add_argument
     add("--data", metavar="FILE", help="text, on the host of rank 0; its last tenth validates (Python's help topics)")
     add("--bpe", type=integer(257, 4096), default=0, metavar="N", help="tokens of a BPE trained on the text (bytes)")
-
     add = parser.add_argument_group("model").add_argument
     add("--size", choices=tuple(SIZES), default="small", help="layers, heads, width and context (small)")
-    add("--layers", type=integer(), help="instead of --size's")
-    add("--heads", type=integer(), help="instead of --size's")
-    add("--width", type=integer(), help="instead of --size's")
+    for name in ("--layers", "--heads", "--width"):
+        add(name, type=integer(), help="instead of --size's")
     add("--context", type=integer(2), help="the longest sequence, instead of --size's")
     add(
         "--window", type=integer(0), default=0, metavar="N", help="FlexAttention: a token sees N tokens (all before it)"
     )
-
     add = parser.add_argument_group("step").add_argument
     add("--batch", type=integer(), default=64, help="sequences per step of all ranks together (64)")
     add("--micro_batch", type=integer(), metavar="N", help="sequences at a time in a rank; needs less memory (all)")
     add("--precision", choices=("float32", "bf16"), help="(bf16 on a GPU that supports it, else float32)")
-    add("--compile", action=flag, help="torch.compile; takes half a minute at the start (on a GPU)")
-    add("--recompute", action="store_true", help="activation checkpointing: a third slower, and far less memory")
+    add("--compile", action=argparse.BooleanOptionalAction, help="torch.compile; a slow start, then fast (on a GPU)")
+    add("--recompute", choices=("none", "cheap", "all"), default="cheap", help="activations to recompute (cheap)")
     add("--strategy", choices=("ddp", "fsdp", "hsdp"), default="ddp", help="what ranks share; may change (ddp)")
     add("--shard_ranks", type=integer(), metavar="N", help="ranks that share a model with hsdp (those of a host)")
-
     add = parser.add_argument_group("learning").add_argument
     add("--epochs", type=integer(), default=10, help="(10)")
     add("--optimizer", choices=("adamw", "muon"), default="adamw", help="muon for matrices, adamw for the rest (adamw)")
@@ -66,7 +53,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--weight_decay", type=number(at_least=0), default=0.1, help="on matrices (0.1)")
     add("--clip", type=number(at_least=0), default=1.0, help="largest norm of the gradient; 0 allows any (1)")
     add("--seed", type=seed(), default=0, help="seed of initial weights and batches (0)")
-
     add = parser.add_argument_group("output").add_argument
     add("--out", metavar="DIR", help="directory for checkpoints and metrics, shared by all hosts (save nothing)")
     add("--resume", action="store_true", help="continue from the newest checkpoint in --out, if there is one")
@@ -75,7 +61,6 @@ def build_parser() -> argparse.ArgumentParser:
     add("--eval_every", type=integer(), default=250, metavar="STEPS", help="steps per validation (250); and at the end")
     add("--plot", metavar="FILE", help="plot losses and throughput as SVG")
     add("--log_every", type=integer(), default=10, metavar="STEPS", help="steps per line of output (10)")
-
     add = parser.add_argument_group("ranks").add_argument
     add("--backend", choices=("nccl", "gloo"), help="(nccl with GPUs, else gloo)")
     add("--timeout", type=timeout(), metavar="SECONDS", help="how long to wait for the other ranks (300)")

@@ -1,9 +1,6 @@
 """A softmax in place for long rows: one pass through GPU memory, where torch needs three."""
 
-# Triton is not typed.
-# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
-# pyright: reportUnknownParameterType=false, reportMissingParameterType=false, reportMissingImports=false
-# pyright: reportUntypedFunctionDecorator=false, reportIndexIssue=false
+# pyright: basic, reportMissingImports=false, reportIndexIssue=false
 
 from __future__ import annotations
 
@@ -32,10 +29,10 @@ def _softmax(scores, log_sums, width, scale, BLOCK: tl.constexpr):
         tl.store(row + start + columns, y, mask=start + columns < width)
 
 
-def softmax_(scores: Tensor, scale: float, block: int = 16384, warps: int = 16) -> Tensor:
+def softmax_(scores: Tensor, scale: float) -> Tensor:
     """Replace each row by its softmax times `scale`, and return the logarithm of its sum of exponentials."""
-    log_sums = torch.empty(len(scores), 1, dtype=torch.float32, device=scores.device)
-    width = scores.shape[1]
-    block = min(block, triton.next_power_of_2(width))
-    _softmax[(len(scores),)](scores, log_sums, width, scale, BLOCK=block, num_warps=warps)
+    rows, width = scores.shape
+    log_sums = torch.empty(rows, 1, dtype=torch.float32, device=scores.device)
+    block = min(16384, triton.next_power_of_2(width))
+    _softmax[(rows,)](scores, log_sums, width, scale, BLOCK=block, num_warps=16)
     return log_sums

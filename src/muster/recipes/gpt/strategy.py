@@ -1,6 +1,5 @@
 """How ranks share the work and the model: DDP, FSDP2 or HSDP, gradient accumulation, and the optimizers."""
 
-# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ import argparse
 import math
 
 import torch
+import torch._functorch.config as functorch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -21,32 +21,23 @@ from .model import GPT
 
 def parallelize(model: GPT, world: muster.World, args: argparse.Namespace) -> nn.Module:
     """Return the module to call: gradients are averaged over the ranks in its backward pass."""
-    if args.compile or (
-        args.compile is None and world.device.type == "cuda"
-    ):  # by block, so that communication overlaps; torch compiles equal blocks once
-        import torch._functorch.config as functorch
-
-        # Below 1, cheap operations are computed again instead of kept: for GPT-2 a third less memory for 2 % of time.
-        functorch.activation_memory_budget = 0.7
-        for block in model.h:
+    if args.compile or (args.compile is None and world.device.type == "cuda"):
+        # Below 1, cheap operations are computed again: for GPT-2 a third less memory for 2 % more time.
+        functorch.activation_memory_budget = 1.0 if args.recompute == "none" else 0.7
+        for block in model.h:  # one by one, so that communication overlaps; torch compiles equal blocks once
             block.compile(dynamic=False)
         model.embed = torch.compile(model.embed, dynamic=False)
         model.normalize = torch.compile(model.normalize, dynamic=False)
     if args.strategy == "ddp":
-        if world.size == 1:
-            return model
-        return DistributedDataParallel(model, gradient_as_bucket_view=True)
-    kind, shard = world.device.type, args.shard_ranks or world.local_size
-    if args.strategy == "fsdp":
-        mesh = init_device_mesh(kind, (world.size,))
-    elif world.size % shard:
-        text = f"--strategy hsdp needs groups of equal size, but {world.size} ranks are not a multiple of {shard}"
-        raise muster.UsageError(text, hint="give the ranks per group with --shard_ranks, or use --strategy fsdp")
-    else:
-        mesh = init_device_mesh(kind, (world.size // shard, shard), mesh_dim_names=("replicate", "shard"))
+        return DistributedDataParallel(model, gradient_as_bucket_view=True) if world.size > 1 else model
+    shard = world.size if args.strategy == "fsdp" else args.shard_ranks or world.local_size
+    if world.size % shard:
+        raise muster.UsageError(f"{world.size} ranks do not form groups of {shard}", hint="use another --shard_ranks")
+    shape = (world.size // shard, shard)
+    mesh = init_device_mesh(world.device.type, shape, mesh_dim_names=("replicate", "shard"))
     precision = MixedPrecisionPolicy(param_dtype=model.config.precision, reduce_dtype=torch.float32)
     for module in (*model.h, model):
-        fully_shard(module, mesh=mesh, mp_policy=precision)
+        fully_shard(module, mesh=mesh["shard"] if shard == world.size else mesh, mp_policy=precision)
     return model
 
 
@@ -68,15 +59,17 @@ def build_optimizers(model: GPT, args: argparse.Namespace) -> dict[str, torch.op
     """AdamW, or Muon for the matrices of the blocks and AdamW for all else; only matrices decay."""
     matrices = [each for each in model.h.parameters() if each.ndim == 2]
     tables, vectors = [model.wte.weight, model.wpe.weight], [each for each in model.parameters() if each.ndim == 1]
-    groups = [{"params": matrices + tables}, {"params": vectors, "weight_decay": 0.0}]
-    common = {"lr": args.lr, "weight_decay": args.weight_decay}
     optimizers: dict[str, torch.optim.Optimizer] = {}
     if args.optimizer == "muon":
         # Updates of AdamW's size, so that both have the same learning rate.
-        optimizers["muon"] = torch.optim.Muon(matrices, adjust_lr_fn="match_rms_adamw", **common)
-        groups[0]["params"] = tables
+        optimizers["muon"] = torch.optim.Muon(matrices, weight_decay=args.weight_decay, adjust_lr_fn="match_rms_adamw")
+        matrices = []
+    groups = [
+        {"params": matrices + tables, "weight_decay": args.weight_decay},
+        {"params": vectors, "weight_decay": 0.0},
+    ]
     fused = model.wte.weight.device.type == "cuda"
-    return {"adamw": torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=fused, **common), **optimizers}
+    return {"adamw": torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=fused), **optimizers}
 
 
 def learning_rate(done: float, warmup: float) -> float:

@@ -1,6 +1,5 @@
 """The training loop, and what it needs: tokens, model, optimizers, checkpoints."""
 
-# torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ import argparse
 import math
 import os
 import sys
-from collections import UserDict
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from torch import nn
 
 import muster
 
-from .data import load_text
+from .data import Text
 from .model import GPT, Config
 from .strategy import accumulate, build_optimizers, learning_rate, parallelize
 
@@ -39,22 +38,13 @@ def check(world: muster.World, args: argparse.Namespace) -> None:
     if args.batch % world.size:
         hint = f"use --batch {-(-args.batch // world.size) * world.size}"
         raise muster.UsageError(f"--batch {args.batch} is not a multiple of {world.size} ranks", hint=hint)
-    if args.window and world.device.type == "cpu":
-        raise muster.UsageError("--window needs a GPU, because torch does not train FlexAttention on CPUs")
     if args.optimizer == "muon" and not hasattr(torch.optim, "Muon"):
-        raise muster.UsageError(f"--optimizer muon needs torch 2.9 or newer, and this is {torch.__version__}")
+        raise muster.UsageError(f"--optimizer muon needs torch 2.9 or newer, but this is {torch.__version__}")
 
 
-class Facts(UserDict[str, Any]):
-    """What else a checkpoint must know for `generate`: the shape of the model, and the merges of its tokenizer."""
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what to save."""
-        return self.data
-
-    def load_state_dict(self, saved: dict[str, Any]) -> None:
-        """Restore it."""
-        self.data = saved
+def stateful(facts: dict[str, Any]) -> Any:
+    """A dict as a part of checkpoints."""
+    return SimpleNamespace(state_dict=lambda: facts, load_state_dict=facts.update)
 
 
 class Run:
@@ -67,17 +57,17 @@ class Run:
         torch.set_float32_matmul_precision("high")
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
         precision = torch.bfloat16 if args.precision == "bf16" or (has_bf16 and not args.precision) else torch.float32
-        self.text = text = load_text(world, args.data, vocabulary=args.bpe, context=args.context)
-        shape = {name: getattr(args, name) for name in ("layers", "heads", "width", "context", "window")}
+        self.text = text = Text(world, args.data, vocabulary=args.bpe, context=args.context)
+        shape = {name: getattr(args, name) for name in ("layers", "heads", "width", "context")}
         shape["vocabulary"] = -(-(256 + len(text.tokenizer.merges)) // 64) * 64  # as tensor cores prefer
         torch.manual_seed(args.seed)  # the same initial weights on all ranks
-        self.model = GPT(Config(**shape, recompute=args.recompute, precision=precision)).to(device)
+        self.model = GPT(Config(**shape, recompute=args.recompute == "all", precision=precision)).to(device)
         self.module = muster.together(world, lambda: parallelize(self.model, world, args))
         self.optimizers = build_optimizers(self.model, args)
-        train, size = text.sequences * 9 // 10, args.batch // world.size
-        self.batches = muster.together(world, lambda: muster.Batches(train, size, world, seed=args.seed))
+        length, size = text.sequences * 9 // 10, args.batch // world.size
+        self.batches = muster.together(world, lambda: muster.Batches(length, size, world, seed=args.seed))
         # The model by itself, not within DDP: so every strategy saves and resumes the same names.
-        facts = Facts(shape=shape, merges=text.tokenizer.merges)
+        facts = stateful({"shape": shape, "merges": text.tokenizer.merges})  # for `generate`
         self.state = {"facts": facts, "model": self.model, "batches": self.batches, **self.optimizers}
         about = {**shape, "optimizer": args.optimizer}
         self.checkpoints = muster.Checkpoints(args.out, world, keep=args.keep, about=about) if args.out else None
@@ -86,9 +76,8 @@ class Run:
         flops = self.model.flops_per_token
         self.progress = muster.Progress(world, self.batches, epochs=args.epochs, step=step, flops=flops, **output)
         count = sum(each.numel() for each in self.model.parameters()) / 1e6
-        how = f"{args.strategy}, {args.optimizer}, {str(precision)[6:]}"
-        ranks = f"{world.size} rank{'s' * (world.size > 1)}"
-        self.progress.say(f"{count:.1f} M parameters, {len(text.tokens):,} tokens; {ranks}, {how}; from step {step}")
+        what = f"{count:.1f} M parameters, {len(text.tokens):,} tokens; {args.strategy}, {args.optimizer}"
+        self.progress.say(f"{what}; {world.size} rank{'s' * (world.size > 1)}; from step {step}")
 
     def train(self) -> None:
         """Train for all epochs, with validation and checkpoints in between."""
@@ -96,10 +85,9 @@ class Run:
         while self.batches.epoch < args.epochs:
             for batch in self.batches:
                 progress.begin()
-                parts = batch.indices.split(args.micro_batch or args.batch)
-                loss = accumulate(
-                    self.module, [self.text.take(each, self.world.device) for each in parts], batch.weight
-                )
+                indices = batch.indices.split(args.micro_batch or args.batch)
+                parts = [self.text.take(each, self.world.device) for each in indices]
+                loss = accumulate(self.module, parts, batch.weight)
                 if args.clip:
                     nn.utils.clip_grad_norm_(self.model.parameters(), args.clip)
                 for optimizer in self.optimizers.values():
@@ -127,7 +115,8 @@ class Run:
         """Print the mean loss on the last tenth of the text; every sequence counts once, with any number of ranks."""
         world, total = self.world, torch.zeros(2, device=self.world.device)
         with self.progress.pause():
-            parts = torch.arange(self.batches.length, self.text.sequences)[:1024].split(self.args.micro_batch or 16)
+            size = self.args.micro_batch or self.args.batch // world.size
+            parts = torch.arange(self.batches.length, self.text.sequences)[:1024].split(size)
             # All ranks make the same number of forward passes, because FSDP communicates in each.
             for i in range(world.rank, -(-len(parts) // world.size) * world.size, world.size):
                 part = parts[i % len(parts)]
