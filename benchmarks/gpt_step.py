@@ -112,7 +112,9 @@ def compare(world: muster.World, peer: Any, batch: int, rounds: int) -> None:
     for name, times in seconds.items():
         rate = batch * CONFIG.context / median(times)
         numbers = f"{rate:9,.0f} tokens/s  MFU {rate * flops / PEAK:.3f}  {memory[name]:5.1f} GiB"
-        print(f"batch {batch:3}  {name:8} {numbers}  {', '.join(f'{1000 * each:.1f}' for each in times)} ms", flush=True)
+        print(
+            f"batch {batch:3}  {name:8} {numbers}  {', '.join(f'{1000 * each:.1f}' for each in times)} ms", flush=True
+        )
     if peer:
         ratios = [a / b for a, b in zip(seconds["nanogpt"], seconds["recipe"], strict=True)]
         share = memory["recipe"] / memory["nanogpt"]
@@ -140,8 +142,8 @@ def check(world: muster.World, peer: Any) -> None:
     fast.load_state_dict(exact.state_dict())
     reference = distance(lambda: exact(x, y), exact, None)
     module = parallelize(fast, world, parse([]))
-    print("recipe   loss and gradients: {:.1e}, {:.1e} off float32".format(*distance(lambda: module(x, y), fast, reference)))
-    del exact, fast, module, reference
+    off = distance(lambda: module(x, y), fast, reference)
+    print("recipe   loss and gradients: {:.1e}, {:.1e} off float32".format(*off))
     if peer:
         model = peer.GPT(peer.GPTConfig(bias=False)).cuda()
         reference = distance(lambda: model(x, y)[1], model, None)
@@ -160,7 +162,8 @@ def main() -> None:
     peer: Any = None
     if args.peer:
         spec = importlib.util.spec_from_file_location("nanogpt_model", args.peer)
-        assert spec is not None and spec.loader is not None
+        assert spec is not None
+        assert spec.loader is not None
         peer = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = peer
         spec.loader.exec_module(peer)

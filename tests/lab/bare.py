@@ -17,6 +17,7 @@ RECIPES: dict[str, list[str]] = {
     "hello": [],
     "message_passing": [],
     "check_config": [],
+    "gpt": ["--layers=1", "--heads=1", "--width=8", "--context=64", "--batch=1200", "--micro_batch=100", "--epochs=1"],
     "mnist": ["--synthetic=300", "--epochs=1", "--batch_size=10"],
     "resnet50": [
         "--use_syn",
@@ -171,6 +172,7 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str) -> None:
     assert len(re.findall(r"^images/s: .* end to end", out, re.MULTILINE)) == 2, out
     assert f"parameters on {world} synthetic clips, 0.0 hours; {world} rank" in out
     assert len(re.findall(r"^mels/s: .* end to end", out, re.MULTILINE)) == 1, out
+    assert len(re.findall(r"^step \d+: validation loss \d", out, re.MULTILINE)) == 1, out
 
 
 def places(launcher: str, hosts: Sequence[str]) -> list[str]:
