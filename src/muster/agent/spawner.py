@@ -5,18 +5,16 @@ Messages use one SOCK_SEQPACKET socket, with a rank's descriptors attached to it
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 import time
 
-from ..rank import interpreter_exit, process_title, torch_adapter
-from ..rank import script as rank
-from ..shared import bootstrap, processes
+from ..rank import process_title
+from ..shared import bootstrap, light_json, processes
+from ..shared import light_signal as signal
+from ..shared import light_socket as socket
 from . import store_process
 
 TYPE_CHECKING = False
@@ -41,6 +39,8 @@ _LARGEST = 1 << 17
 
 def main(config: ZygoteConfig) -> int:
     """Run the zygote: import what the ranks need, then fork one rank per request."""
+    from ..rank import interpreter_exit, script, torch_adapter  # here, because the agent imports this module too
+
     processes.adopt_orphans()
     sock = socket.socket(fileno=config["socket"])
     sock.set_inheritable(False)
@@ -49,7 +49,7 @@ def main(config: ZygoteConfig) -> int:
     os.close(null)
     process_title.set_title(["muster zygote"])
     _survive_strays()
-    rank.set_first_path(config)
+    script.set_first_path(config)
     import gc
 
     gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
@@ -141,7 +141,7 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
             return
         for fd in fds:
             os.set_inheritable(fd, False)
-        request = json.loads(data)
+        request = light_json.loads(data.decode())
         validate(request, ORDERS)
         number, env = request.get("rank", _STORE), {**base_env, **request.get("env", {})}
         pid = _start(number, config, env, fds, not_for_ranks=not_for_ranks, fork=fork)
@@ -191,7 +191,9 @@ def _start(
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
         if fork:
-            rank.run_forked(config, env, fds)
+            from ..rank import script
+
+            script.run_forked(config, env, fds)
         _exec_rank(config, env, fds)
     except BaseException:
         from traceback import format_exc
@@ -205,14 +207,14 @@ def _exec_rank(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
     """Replace this fork with a fresh interpreter that runs the rank."""
     stdin, stdout, stderr, report, stacks, *call = fds
     order: FreshRankConfig = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call}
-    code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "rank.script", order))
+    code = processes.file_with(bootstrap.payload(bootstrap.own_package("rank", "shared"), "rank.script", order))
     try:
         for fd in (stdin, report, stacks, *call):
             os.set_inheritable(fd, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
-        argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))]
+        argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(process_title.command(config))]
         os.execve(sys.executable, argv, env)
     except BaseException as error:
         os.write(2, f"muster: could not start {sys.executable}: {error}\n".encode())
@@ -262,6 +264,6 @@ def _end_all() -> None:
 
 def _send(sock: socket.socket, message: Mapping[str, object]) -> None:
     try:
-        sock.send(json.dumps(message).encode())
+        sock.send(light_json.dumps(message).encode())
     except OSError:
         pass  # the agent is gone, which the next read detects

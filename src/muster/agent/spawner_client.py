@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
 import sys
 import time
 
 from ..rank import process_title
-from ..rank import script as rank
-from ..shared import bootstrap, processes
+from ..shared import bootstrap, light_json, processes
+from ..shared import light_signal as signal
+from ..shared import light_socket as socket
 from ..shared.wire import ProtocolError, decode
 from . import spawner, store_process
 
@@ -49,9 +47,9 @@ class Spawner:
             "agent": os.getpid(),
             "restore": {name: env.get(name) for name in while_importing},
         }
-        code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "agent.spawner", config))
+        code = processes.file_with(bootstrap.payload(bootstrap.own_package(), "agent.spawner", config))
         self.pid = processes.start(
-            [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))],
+            [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(process_title.command(config))],
             # The first variable must be one that no rank changes: see rank._set_environment.
             {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],
@@ -82,7 +80,7 @@ class Spawner:
         """
         request: StartRank = {"t": "rank", "rank": rank.number, "env": rank.env}
         fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
-        socket.send_fds(self.socket, [json.dumps(request).encode()], fds)
+        socket.send_fds(self.socket, [light_json.dumps(request).encode()], fds)
         for stream in rank.streams:
             stream.close_write()
 

@@ -11,7 +11,9 @@ class WayBack(Protocol):
     """How a link gets a new connection to its agent."""
 
     boxed: bool
-    """Whether a container program is between the connection and the agent."""
+    """Whether a container program, or Kubernetes, is between the connection and the agent."""
+    wait: float
+    """Seconds that the agent waits for a new connection when one has closed; its lease may be shorter."""
 
     def begin(self) -> None:
         """Try until one works; does nothing if it tries already."""
