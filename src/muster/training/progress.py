@@ -52,15 +52,10 @@ class Progress:
     """Counts steps and shows loss, throughput and time left: a line for each interval, or a bar on a terminal.
 
     Every rank calls `begin()` before each step and `end()` after it; every `every` steps the ranks average their
-<<<<<<< HEAD
-    losses, and a loss of NaN or inf ends the run on all ranks. With `flops`, the operations of a training step per
-    sample, it also shows the model FLOP utilization (MFU). `metrics` is a directory for metrics.jsonl and, if
-    installed, TensorBoard; `plot` is an SVG file.
-=======
     losses, and a loss of NaN or inf ends the run on all ranks. `batches` is `muster.Batches`, or an object of your own
-    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). `metrics` is a
-    directory for metrics.jsonl and, if installed, TensorBoard; `plot` is an SVG file.
->>>>>>> main
+    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). With `flops`, the
+    operations of a training step per sample, it also shows the model FLOP utilization (MFU). `metrics` is a directory
+    for metrics.jsonl and, if installed, TensorBoard; `plot` is an SVG file.
     """
 
     def __init__(
