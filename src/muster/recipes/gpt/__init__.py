@@ -12,5 +12,5 @@ Without --data it learns the help topics of Python, which every machine has. The
     options.py   every flag                       model.py            GPT-2, as in nanoGPT
     train.py     the loop                         data.py             bytes or BPE
     strategy.py  DDP, FSDP2, HSDP, optimizers     generate.py         write text
-    loss.py      cross-entropy in little memory   softmax_kernel.py   its kernel
+    cross_entropy.py   in little memory           softmax_kernel.py   its kernel
 """

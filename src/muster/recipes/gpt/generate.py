@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
+import codecs
 from collections.abc import Iterator
 from typing import Any
 
@@ -24,11 +24,11 @@ def main() -> None:
     add("--top_k", type=integer(), default=200, help="choose among the K likeliest tokens (200)")
     add("--seed", type=seed(), default=0, help="(0)")
     args = parser.parse_args()
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a token may be a part of a character
     try:
         with muster.init() as world:
             for text in generate(world, args):
-                sys.stdout.buffer.write(text)
-                sys.stdout.flush()
+                print(decoder.decode(text), end="", flush=True)
         print()
     except muster.MusterError as error:
         parser.exit(error.exit_code, error.report())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 from torch.utils.checkpoint import checkpoint
 
-from .loss import linear_cross_entropy
+from .cross_entropy import linear_cross_entropy
 
 
 @dataclass(frozen=True, kw_only=True)
