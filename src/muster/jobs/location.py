@@ -7,7 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
-from muster.home import make_short_folder, short_folder
+from muster import home
 from muster.jobs.kept_files import is_trusted, read_regular
 
 STATE = "state.json"
@@ -35,7 +35,7 @@ def socket_elsewhere(folder: Path) -> Path:
 
     OSError if that is not possible.
     """
-    base = make_short_folder()
+    base = home.make_short_folder()
     path = base / f"{folder.name}.socket"
     if len(os.fsencode(path)) > _LONGEST:
         path = base / f"{folder.name[:15]}{folder.name[-5:]}.socket"  # its time and its random end
@@ -60,7 +60,7 @@ def address(folder: Path) -> Path | None:
     except (OSError, ValueError):
         return None
     # Only where `socket_elsewhere` puts it: this path is connected to and removed.
-    return elsewhere if elsewhere.parent == short_folder() and "\0" not in elsewhere.name else None
+    return elsewhere if elsewhere.parent == home.short_folder() and "\0" not in elsewhere.name else None
 
 
 def remove_address(folder: Path) -> None:
