@@ -54,6 +54,11 @@ class AgentSpec:
     node: str = ""
     """The node of its pod, if known."""
 
+    @property
+    def machine(self) -> str:
+        """What is down if it is silent, in a sentence about the host."""
+        return f"its node {self.node}" if self.node else "it"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartCommand:

@@ -320,7 +320,7 @@ class PodConnector(PipedConnector):
             reason = why_ended(known, self._pods[link].container)
             why = reason.what if reason is not None else "its pod is being deleted"
             if self.launch.can_lack_hosts:
-                link.notice(why, left)
+                link.hand_on({"t": "notice", "why": why, "left": left})
             else:
                 self._on_text(link.name, f"{why}; Kubernetes ends it within {left:.0f} s")
 
