@@ -92,7 +92,7 @@ before = dict(os.environ)
 with muster.init() as world:
     with socket.create_server(("", 0)) as free:
         place = [world.address.rpartition(":")[0], free.getsockname()[1]]
-        dist.broadcast_object_list(place)
+    dist.broadcast_object_list(place)                    # now, so that nobody connects to what is only a placeholder
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 values = (world.rank, world.size, world.local_rank, *place)
 for name, arguments in { ({name: tried.arguments for name, tried in RECIPES.items()})!r}.items():
@@ -173,7 +173,7 @@ class Started:
             host, self._argv, cwd="/", env={**ENV, **env}, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
         )
 
-    def end(self, timeout: float = 110) -> subprocess.CompletedProcess[str]:
+    def end(self, timeout: float = 200) -> subprocess.CompletedProcess[str]:
         """Wait for its end."""
         try:
             out, err = self._process.communicate(timeout=timeout)
@@ -183,7 +183,7 @@ class Started:
         return subprocess.CompletedProcess(self._argv, self._process.returncode, out, _SECOND_SETPGID.sub("", err))
 
 
-def run_on(lab: Lab, host: str, *argv: object, timeout: float = 110, **env: str) -> subprocess.CompletedProcess[str]:
+def run_on(lab: Lab, host: str, *argv: object, timeout: float = 200, **env: str) -> subprocess.CompletedProcess[str]:
     """Run a command inside a lab host to its end."""
     return Started(lab, host, argv, **env).end(timeout)
 

@@ -13,7 +13,7 @@ from bare import ABSENT, ALL_RECIPES, AS_ROOT, PLACE, Started, check_recipes, of
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root"),
     pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI is not installed (apt install openmpi-bin)"),
     pytest.mark.skipif(not shutil.which("mpiexec.hydra"), reason="MPICH is not installed (apt install mpich)"),

@@ -16,7 +16,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="a lab with Slurm needs root"),
     pytest.mark.skipif(not shutil.which("slurmctld", path="/usr/sbin"), reason="apt install slurm-wlm"),
 ]

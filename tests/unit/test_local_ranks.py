@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from muster.agent.rank_process import Rank
 from muster.agent.spawner_client import Spawner
 from muster.rank.questions import SIGNAL
 from muster.shared import bootstrap
+from muster.shared.light_selectors import Selector
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
@@ -50,7 +50,7 @@ def silent_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
 
 
 def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> LocalRanks:
-    local_ranks = LocalRanks(selectors.DefaultSelector(), sent.append, lambda data: None, 1024, Guard(sent.append))
+    local_ranks = LocalRanks(Selector(), sent.append, lambda data: None, 1024, Guard(sent.append))
     local_ranks.ranks = {rank.number: rank}
     return local_ranks
 

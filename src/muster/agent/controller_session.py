@@ -185,6 +185,11 @@ class ControllerSession:
             if not self._can_resume:
                 self._end(why)
 
+    def hang_up(self) -> None:
+        """Close the connection for good."""
+        self._drop()
+        self._broken = clock()
+
     def _drop(self) -> None:
         """Close the connection, if there is one."""
         self._writer.drop()

@@ -86,7 +86,10 @@ class Agents:
         self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
         self._heir = self.links[0]
-        self._payload = agent_payload(job_id, self.scheduler, self.launch.orphaned, self.launch.attach)
+        launch = self.launch
+        self._payload = agent_payload(
+            job_id, self.scheduler, launch.orphaned, launch.attach, exits_with_job=launch.engine.exits_with_job
+        )
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
@@ -240,15 +243,15 @@ class Agents:
             return []
         return answer["left"]
 
-    async def close(self, limit: float) -> None:
-        """End every agent and its connection."""
+    async def close(self, limit: float, code: int = 0) -> None:
+        """End every agent and its connection; `code` is the exit code of the job."""
         used = self.used
         for_spare = min(limit, _SILENT_SPARE)
 
         def patience(link: AgentLink) -> float:
             return for_spare if link not in used and link.silence > SUSPECT_AFTER else limit
 
-        await asyncio.gather(*(link.close(limit=patience(link)) for link in self.links))
+        await asyncio.gather(*(link.close(limit=patience(link), code=code) for link in self.links))
         await self.connector.close()
 
     def _begin(self, work: Any) -> None:

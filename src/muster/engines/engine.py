@@ -8,7 +8,7 @@ import shlex
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from muster.agent import dial_back
@@ -54,10 +54,10 @@ class AgentSpec:
     node: str = ""
     """The node of its pod, if known."""
 
-    @property
-    def machine(self) -> str:
-        """What is down if it is silent, in a sentence about the host."""
-        return f"its node {self.node}" if self.node else "it"
+    def why_silent(self, seconds: float) -> str:
+        """Why its host is given up after so many seconds of silence."""
+        machine = f"its node {self.node}" if self.node else "it"
+        return f"no message from it for {seconds:.0f} s; {machine} is down or hung, or its network is cut"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +65,7 @@ class StartCommand:
     """A command that is run on this machine to start one or more agents."""
 
     argv: tuple[str, ...]
+    """Empty if nobody needs to start the agent, because it is started by others and dials in by itself."""
     agents: tuple[AgentSpec, ...]
     """Exactly one if the channel is pipes."""
     remote: bool = True
@@ -83,6 +84,14 @@ class StartCommand:
     def program(self) -> str:
         """The name of the program, without its directory."""
         return os.path.basename(self.argv[0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownPort:
+    """What agents that others start know of the controller's port: its number, and the secret they share with it."""
+
+    port: int
+    secret: str = field(repr=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +119,8 @@ class Launch:
     """The command that makes the session of a process part of the scheduler's job; agents add the pid of each rank."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
+    known_port: KnownPort | None = None
+    """The port to listen on; None for a free one, of which only agents that are started from here know."""
 
     @property
     def name(self) -> str:
@@ -124,7 +135,7 @@ class Launch:
     @property
     def lines(self) -> list[str]:
         """The command lines, for display."""
-        return [without_scripts(str(command)) for command in self.commands]
+        return [without_scripts(str(command)) for command in self.commands if command.argv]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +174,13 @@ class Engine(ABC):
     """Name of the scheduler whose signals are meant for the ranks, as in `SIGTERM from Slurm`."""
     killed_at_once: bool = False
     """Whether a start command may kill its agents without warning, before they have sent their last messages."""
+
+    missing_hint: str = ""
+    """The hint if an agent has not connected in time; empty for the usual one about firewalls."""
+    exits_with_job: bool = False
+    """Whether agents exit with the exit code of the job, because the scheduler looks at each of them."""
+    sigterm_is_notice: bool = False
+    """Whether SIGTERM to an agent is a notice that its host goes away, also if no other host can replace it."""
 
     # Rank failures that are explained by the limits of the scheduler's job
     job_kind: str = ""

@@ -22,6 +22,7 @@ ENGINES = {
     "ssh": "muster.engines.ssh.engine:SshEngine",
     "slurm": "muster.engines.slurm.engine:SlurmEngine",
     "pbs": "muster.engines.pbs.engine:PbsEngine",
+    "kubernetes-job": "muster.engines.kubernetes.job_engine:KubernetesJobEngine",
     "mpi": "muster.engines.mpi.engine:MpiEngine",
     "kubernetes": "muster.engines.kubernetes.engine:KubernetesEngine",
 }

@@ -60,6 +60,11 @@ class Selector:
         ready = self._epoll.poll(timeout, max(len(self._keys), 1))
         return [(self._keys[fd], events) for fd, events in ready if fd in self._keys]
 
+    def close(self) -> None:
+        """Watch nothing any more."""
+        self._epoll.close()
+        self._keys.clear()
+
     def get_map(self) -> Mapping[int, SelectorKey]:
         """What is watched, by descriptor."""
         return self._keys

@@ -218,7 +218,10 @@ class MoreResults(TypedDict):
 
 
 class Bye(TypedDict):
-    """End the agent: the job is over."""
+    """End the agent: the job is over, or the host is given up."""
+
+    code: int
+    """The exit code of the job."""
 
 
 RESUMING: dict[str, type] = {"resume": Resume}

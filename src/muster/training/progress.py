@@ -52,8 +52,8 @@ class Progress:
 
     Every rank calls `begin()` before each step and `end()` after it; every `every` steps the ranks average their
     losses, and a loss of NaN or inf ends the run on all ranks. `batches` is `muster.Batches`, or an object of your own
-    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). `metrics` is a directory for metrics.jsonl and, if
-    installed, TensorBoard; `plot` is an SVG file.
+    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). `metrics` is a
+    directory for metrics.jsonl and, if installed, TensorBoard; `plot` is an SVG file.
     """
 
     def __init__(

@@ -41,16 +41,20 @@ class ExecStream:
             stderr=pipe,
             start_new_session=True,
         )
-        reading = asyncio.create_task(self._pass_stdin())
         assert self._process.stdout
         assert self._process.stderr
-        await asyncio.gather(
-            self._pass_output(STDOUT, self._process.stdout), self._pass_output(STDERR, self._process.stderr)
-        )
-        code = exit_code(await self._process.wait())
-        await self._uncut()
-        await self._finish(exit_status(code))
-        reading.cancel()
+        inputs = [asyncio.create_task(self._receive()), asyncio.create_task(self._feed())]
+        try:
+            await asyncio.gather(
+                self._pass_output(STDOUT, self._process.stdout), self._pass_output(STDERR, self._process.stderr)
+            )
+            code = exit_code(await self._process.wait())
+            await self._uncut()
+            await self._finish(exit_status(code))
+        finally:
+            for task in inputs:
+                task.cancel()
+            await asyncio.gather(*inputs, return_exceptions=True)
 
     async def drop(self, *, closes_stdin: bool) -> None:
         """Close the stream without a status, as a kubelet or containerd that dies: kubectl ends with 0."""
@@ -73,9 +77,8 @@ class ExecStream:
         while self.node_is_cut.is_set():
             await asyncio.sleep(0.05)
 
-    async def _pass_stdin(self) -> None:
+    async def _receive(self) -> None:
         socket = self.socket
-        feeding = asyncio.create_task(self._feed())
         while socket and (message := await socket.receive()):  # which also answers pings, as the API server does
             if message.channel == CLOSE and message.data[:1] == bytes([STDIN]):
                 await self._input.put(b"")
@@ -84,7 +87,6 @@ class ExecStream:
         if self.socket is socket:  # the client went away; after `drop`, it depends on who died
             self.socket = None
             await self._input.put(b"")
-        await feeding
 
     async def _feed(self) -> None:
         """Write what arrives to stdin, until nothing (b"") arrives."""

@@ -12,15 +12,29 @@ from muster.agent import probes
 from muster.shared import bootstrap
 
 
-def agent_payload(job_id: str, scheduler: str = "", orphaned: str = "", attach: Sequence[str] = ()) -> bytes:
+def agent_payload(
+    job_id: str,
+    scheduler: str = "",
+    orphaned: str = "",
+    attach: Sequence[str] = (),
+    *,
+    exits_with_job: bool = False,
+) -> bytes:
     """The bytes that turn a new interpreter into the agent of a job; it forwards `scheduler`'s signals to its ranks.
 
     If the agent loses the controller, it runs the shell command `orphaned` when its ranks have ended. It runs `attach`
-    with the pid of each rank. An interpreter of another version asks for `agent_sources`.
+    with the pid of each rank. If it `exits_with_job`, its exit code is that of the job, otherwise 0. An interpreter of
+    another version asks for `agent_sources`.
     """
     # get_code uses python's cached byte code; only a changed file is compiled.
     codes = {short: code for short, name in _modules().items() if (code := _loader(name).get_code(name)) is not None}
-    config = {"job": job_id, "scheduler": scheduler, "orphaned": orphaned, "attach": list(attach)}
+    config = {
+        "job": job_id,
+        "scheduler": scheduler,
+        "orphaned": orphaned,
+        "attach": list(attach),
+        "exits_with_job": exits_with_job,
+    }
     return bootstrap.payload(bootstrap.pack_codes(codes), "agent.agent", config)
 
 

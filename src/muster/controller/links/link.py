@@ -6,8 +6,8 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
 
 from muster.controller.debug_log import internal_error, log_event
 from muster.controller.events import Event
@@ -17,7 +17,7 @@ from muster.controller.links.link_lines import LinkLines
 from muster.controller.links.reported_ranks import check_counts, check_ranks
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
-from muster.errors import HostError, MusterError
+from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
@@ -37,8 +37,6 @@ _AGEING = 1.01
 
 _log = logging.getLogger("muster.link")
 _LOGGED_FACTS = ("python", "version", "torch", "cpus", "gpus", "interfaces")
-
-Result = TypeVar("Result")
 
 
 class LinkLost(HostError):
@@ -282,9 +280,7 @@ class AgentLink(AgentRequests):
             return
         silence = self.silence
         if silence > self._lease:
-            self.lose(
-                f"no message from it for {silence:.0f} s; {self.spec.machine} is down or hung, or its network is cut"
-            )
+            self.lose(self.spec.why_silent(silence))
             return
         if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self._lease / 3):
             self.lines.reconnect()
@@ -353,7 +349,7 @@ class AgentLink(AgentRequests):
             return
         # Without grace: replacements of its ranks may start now.
         self.lines.send({"do": "stop", "id": 0, "grace": 0, "interrupt": False})
-        self.lines.send({"do": "bye", "id": 0})
+        self.lines.send({"do": "bye", "id": 0, "code": EXIT_MUSTER})
         self.lost = LinkLost(self.name, why)
         self.fail(self.lost)
         for _, reply in self._replies.values():
@@ -366,37 +362,14 @@ class AgentLink(AgentRequests):
 
     # --- shutdown -------------------------------------------------------------------------------------------
 
-    async def close(self, limit: float) -> None:
-        """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds."""
+    async def close(self, limit: float, code: int = 0) -> None:
+        """Send the agent the exit code of the job, and wait for its end; drop the transport after `limit` seconds."""
         self.closing = True
         if self.facts and not self.lost:
-            self.lines.send({"do": "bye", "id": 0})
+            self.lines.send({"do": "bye", "id": 0, "code": code})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
         self.lines.close()
 
 
 def _is_reply(message: Any) -> bool:
     return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int
-
-
-async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await everything, then raise: a single failure as is, several as one error that lists each host."""
-    results = await asyncio.gather(*what, return_exceptions=True)
-    errors: list[MusterError] = []
-    good: list[Result] = []
-    for result in results:
-        if isinstance(result, MusterError):
-            errors.append(result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            good.append(result)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        lines = "\n".join(f"  {error.message}" for error in errors)
-        hints = dict.fromkeys(error.hint for error in errors if error.hint)
-        raise MusterError(
-            f"{len(errors)} of {len(what)} hosts are not usable\n{lines}", hint="\n      ".join(hints) or None
-        )
-    return good

@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 from muster.engines.kubernetes import keeper
 from muster.engines.kubernetes.kubectl import explain_kubectl, find_kubectl
 from muster.engines.kubernetes.websocket import close_frame, frames, reason_in
-from muster.errors import MusterError
+from muster.errors import EXIT_MUSTER, MusterError
 from muster.home import make_short_folder
 from muster.shared.wire import encode
 
@@ -184,7 +184,7 @@ class Proxy:
 
 def start_proxy() -> Proxy:
     """Start a proxy with a socket that only this user can reach."""
-    last = frames(encode({"do": "bye", "id": 0})) + close_frame()
+    last = frames(encode({"do": "bye", "id": 0, "code": EXIT_MUSTER})) + close_frame()
     try:
         return Proxy(make_short_folder() / f"kubectl-{secrets.token_hex(8)}", last)
     except OSError as error:

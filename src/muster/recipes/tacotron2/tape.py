@@ -113,7 +113,7 @@ class Tape:
         """The same through the sums of all later frames."""
         self.d_before = self._empty(2, min(PIECE, rows), clips, self.symbols, self.attention)
         """Gradient before the tanh, for the frames of two chunks; the largest tensor, so all chunks reuse it."""
-        self.d_recurrent = self._zeros(*self.inputs.recurrent.shape, exact=True)
+        self.d_recurrent_weight = self._zeros(*self.inputs.recurrent.shape, exact=True)
         self.d_v = self._zeros(clips, self.attention, exact=True)
         self.d_processed = self._zeros(clips, self.symbols, self.attention, exact=True)
         self.d_location = self._zeros(self.attention, 2 * power_of_two(self.taps), exact=True)
@@ -121,7 +121,7 @@ class Tape:
     def gather_piece(self, start: int, end: int, d_before: Tensor) -> None:
         """Add the contribution of a chunk to the largest gradients of the first LSTM and the attention."""
         d_before = d_before[: end - start]
-        self.d_recurrent += self.d_gates[start:end].flatten(0, 1).T @ self.state[start:end].flatten(0, 1)
+        self.d_recurrent_weight += self.d_gates[start:end].flatten(0, 1).T @ self.state[start:end].flatten(0, 1)
         self.d_processed += d_before.sum(0, dtype=self.exact)
         # Row t of `looked` is the location input of frame t: one column per tap, padded to a power of two.
         columns = self.looked[start:end].to(self.dtype).unfold(3, power_of_two(self.taps), 1)[:, :, :, : self.symbols]
@@ -131,9 +131,11 @@ class Tape:
     def gather_second(self) -> None:
         """Compute the gradients of the second LSTM's weights, which do not depend on the first LSTM's backward."""
         d_second = self.d_second_gates.flatten(0, 1)
-        self.d_second_input = d_second.T @ self.state[1:].flatten(0, 1)
-        self.d_second_bias = d_second.sum(0, dtype=self.exact).to(self.dtype)
-        self.d_second_recurrent = d_second.T @ self.second_state[:-1].flatten(0, 1)
+        self.d_second_weights = (
+            d_second.T @ self.state[1:].flatten(0, 1),
+            d_second.sum(0, dtype=self.exact).to(self.dtype),
+            d_second.T @ self.second_state[:-1].flatten(0, 1),
+        )
 
     def gradients(self) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs, in order."""
@@ -145,13 +147,11 @@ class Tape:
             self.d_gates,
             d_memory,
             self.d_processed.to(self.dtype),
-            self.d_recurrent.to(self.dtype),
+            self.d_recurrent_weight.to(self.dtype),
             d_query,
             self.d_location.view(self.attention, 2, -1)[:, :, : self.taps].to(self.dtype),
             self.d_v.sum(0),
-            self.d_second_input,
-            self.d_second_bias,
-            self.d_second_recurrent,
+            *self.d_second_weights,
             None,
             None,
             None,
