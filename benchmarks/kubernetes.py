@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks import machine
 from benchmarks.__main__ import measure
-from benchmarks.commands import BIN, SCRIPTS, times
+from benchmarks.commands import BIN, SCRIPTS, times, wait_for_files
 from benchmarks.experiment import Experiment, Missing
 from benchmarks.lab_hosts import InHost, bring_up
 from benchmarks.published import put_between
@@ -123,10 +123,13 @@ class KilledController(InPods):
     def round(self) -> Mapping[str, Sample]:
         """Kill one controller."""
         folder = self.new_folder("run")
-        os.mkfifo(folder / "alive")  # nobody reads it, so the ranks wait there
-        with self.start(IN_PODS, "--nproc", "1", SCRIPTS / "sit.py", folder) as command:
-            command.wait_for_words(b"rendezvous at", LIMIT)
-            killed = time.time()
+        os.mkfifo(folder / "alive")
+        with open(os.open(folder / "alive", os.O_RDONLY | os.O_NONBLOCK), "rb") as alive:
+            with self.start(IN_PODS, "--nproc", "1", SCRIPTS / "sit.py", folder) as command:
+                command.wait_for_words(b"rendezvous at", LIMIT)
+                wait_for_files(folder, "pid-*", 2, LIMIT)
+                killed = time.time()
+            alive.read()
         while self._left():
             if time.time() - killed > LIMIT:
                 raise command.failed("left processes in the pods")
@@ -145,9 +148,8 @@ def kubectl_memory(kubeconfig: str) -> float:
     total = 0
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if (process / "comm").read_text() == "kubectl\n" and kubeconfig.encode() in (
-                process / "environ"
-            ).read_bytes():
+            name, env = (process / "comm").read_text(), (process / "environ").read_bytes()
+            if name.startswith("kubectl") and kubeconfig.encode() in env:
                 rollup = (process / "smaps_rollup").read_text()
                 total += sum(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("Pss:"))
         except OSError:
