@@ -12,7 +12,7 @@ from muster.agent.probes import nvidia, operating_system
 from muster.check.finding import Fix
 from muster.controller.addresses import Offer
 from muster.errors import HostError
-from muster.shared.events import Facts
+from muster.shared.host_state import Facts
 from muster.shared.replies import DialResult
 from muster.shared.requests import Question
 

@@ -20,6 +20,7 @@ from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
+from muster.controller.keep.kept_agents import KeptAgents
 from muster.controller.links.link import AgentLink, LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
@@ -86,11 +87,12 @@ class Controller:
         self.recovery = Recovery(self._parts())
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard, self.ask_gpus)
         self.recovery.after_failure.append(self.blame.after_failure)
-        self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
+        self.hosts = HostEvents(self.agents, self.events, screen, self.recovery)
         self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
+        self.kept = KeptAgents(job.spec, launch, screen.info)
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
@@ -278,11 +280,9 @@ class Controller:
     async def connect(self) -> None:
         """Start an agent on every host; a job that can do without some of them begins when the others are up."""
         self.recovery.waiting_for = self.agents.missing
-        if self.agents.connector.called:
-            self.screen.info(f"connecting to {names(self.agents.connector.called)}")
         asyncio.get_running_loop().call_later(_READ_AFTER, lambda: self.preparation.look)
         try:
-            await self.agents.connect(self.job.id, self.on_unreachable)
+            await self.agents.connect(self.job.id, self.on_unreachable, kept=self.kept, on_kept=self.on_kept)
         except MusterError:
             if not (self.recovery.is_elastic and self.recovery.roster.enroll()):
                 raise
@@ -290,6 +290,12 @@ class Controller:
             self.recovery.roster.enroll()
         self.status.connected(self.agents.usable)
         self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
+
+    def on_kept(self, hosts: Collection[str]) -> None:
+        """The agents of these hosts are up, because an earlier run has left them; the others are being started."""
+        called = [name for name in self.agents.connector.called if name not in hosts]
+        if called:
+            self.screen.info(f"connecting to {names(called)}")
 
     def on_unreachable(self, error: HostError) -> None:
         """Report a host without an agent while Muster still waits for others."""
@@ -321,7 +327,7 @@ class Controller:
         folders = await self.preparation.check(links)
         if job.preload_reason and (job.spec.debug or not job.preload):  # more imports need no action of the user
             screen.info(job.preload_reason)
-        if job.preload and not screen.is_live:
+        if job.preload and not screen.is_live and not all(link.is_kept for link in links):
             screen.info(prepare.what_is_done(job, len(links)))
         up = [link for link in self.agents.links if link.facts and not link.lost and is_ready(link.name)]
         loading = asyncio.ensure_future(self.preparation.load(up, folders))
@@ -358,6 +364,7 @@ class Controller:
                 await self.results.copy(self.with_results())
         finally:
             recovery.waiting_for = None
+            await self.kept.leave(self.agents.links, unusable=self.recovery.stuck)
             await self.agents.close(limit=LAST_GRACE + 8)
 
     def with_results(self) -> Sequence[AgentLink]:

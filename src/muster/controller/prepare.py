@@ -8,7 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from muster.controller import preflight, source_code
-from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.gathering import all_or_errors
+from muster.controller.links.link import AgentLink
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.job import Job
@@ -231,6 +232,7 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             args=job.spec.args,
             path=job.spec.call.path if job.spec.call is not None else (),
             grace=job.spec.grace,
+            keep=bool(job.spec.keep) or link.is_kept,
         )
         if answer["error"]:
             if answer["missing"] == "torch":

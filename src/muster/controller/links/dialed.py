@@ -19,7 +19,8 @@ from muster.controller.links.admission import Admission
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
 from muster.controller.links.dialed_line import DialedLine
-from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.gathering import all_or_errors
+from muster.controller.links.link import AgentLink
 from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.piped import Output
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull

@@ -6,12 +6,13 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
 
 from muster.controller.debug_log import internal_error, log_event
 from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
+from muster.controller.links.handed_session import HandedSession
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
 from muster.controller.links.reported_ranks import check_counts, check_ranks
@@ -37,8 +38,6 @@ _AGEING = 1.01
 
 _log = logging.getLogger("muster.link")
 _LOGGED_FACTS = ("python", "version", "torch", "cpus", "gpus", "interfaces")
-
-Result = TypeVar("Result")
 
 
 class LinkLost(HostError):
@@ -66,12 +65,15 @@ class AgentLink(AgentRequests):
         """The host's clock minus the controller's, in seconds, from the ping with the shortest round trip."""
         self.lost: LinkLost | None = None
         self.closing = False
+        self.is_kept = False
+        """Whether an earlier run has left the agent."""
         self._on_event = on_event
         self.on_text = on_text
         self.lines = LinkLines(spec.name, self._on_resumed)
         self.outage = 0.0
         """How long the last silence was, in seconds."""
-        self._lease = lease
+        self.lease = lease
+        """Seconds of silence after which the host is lost."""
         self._away = 0.0
         self._unacknowledged = 0
         self._pings: deque[tuple[int, float]] = deque()
@@ -112,9 +114,29 @@ class AgentLink(AgentRequests):
             ),
         )
 
+    def continue_over(self, line: Line, session: HandedSession, facts: Up, next_id: int, ranks: Iterable[int]) -> None:
+        """Use the connection to an agent that is up, and that another process has served until now."""
+        self.lines.continue_over(line, session)
+        self.facts, self.is_kept = facts, True
+        self.ranks.update(ranks)
+        self._next_id = next_id
+        self._up.set_result(None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the agent is up and owes no reply, so that another process can serve it."""
+        is_up = bool(self.facts) and not self.lost and not self.closing
+        return is_up and self.lines.is_steady and not self._replies and self.silence < SUSPECT_AFTER
+
+    def hand_over(self) -> tuple[HandedSession, int]:
+        """Leave the agent to another process; returns its session and the last number of a request."""
+        self.closing = True
+        self._gone.set()
+        return self.lines.hand_over(), self._next_id
+
     def attach(self, line: Line, payload: bytes) -> None:
         """Use a connection, and send the agent's code over it."""
-        self.lines.attach(line, payload, self._lease)
+        self.lines.attach(line, payload, self.lease)
 
     async def came_up(self, limit: float, error: MusterError) -> None:
         """Wait until the agent has said what host it is on, or raise `error`."""
@@ -280,10 +302,10 @@ class AgentLink(AgentRequests):
         if self.lost or self.closing or not self.facts:
             return
         silence = self.silence
-        if silence > self._lease:
+        if silence > self.lease:
             self.lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
             return
-        if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self._lease / 3):
+        if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self.lease / 3):
             self.lines.reconnect()
         if silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
@@ -374,26 +396,3 @@ class AgentLink(AgentRequests):
 
 def _is_reply(message: Any) -> bool:
     return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int
-
-
-async def all_or_errors(what: Sequence[Awaitable[Result]]) -> list[Result]:
-    """Await everything, then raise: a single failure as is, several as one error that lists each host."""
-    results = await asyncio.gather(*what, return_exceptions=True)
-    errors: list[MusterError] = []
-    good: list[Result] = []
-    for result in results:
-        if isinstance(result, MusterError):
-            errors.append(result)
-        elif isinstance(result, BaseException):
-            raise result
-        else:
-            good.append(result)
-    if len(errors) == 1:
-        raise errors[0]
-    if errors:
-        lines = "\n".join(f"  {error.message}" for error in errors)
-        hints = dict.fromkeys(error.hint for error in errors if error.hint)
-        raise MusterError(
-            f"{len(errors)} of {len(what)} hosts are not usable\n{lines}", hint="\n      ".join(hints) or None
-        )
-    return good

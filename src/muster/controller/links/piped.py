@@ -8,8 +8,9 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from muster.controller.links.child_process import Child
-from muster.controller.links.link import AgentLink, all_or_errors
+from muster.controller.links.child_process import Child, Handed
+from muster.controller.links.gathering import all_or_errors
+from muster.controller.links.link import AgentLink
 from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.reconnect import Reconnect
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
@@ -49,7 +50,9 @@ class PipeLine:
         command: StartCommand,
         on_early_words: Callable[[str], None] = lambda words: None,
         stdin: int | None = None,
+        handed: Handed | None = None,
     ) -> None:
+        """Start the command, or use a process that is `handed` over; `stdin` is that of its ranks."""
         self.command = command
         self.way_back = Reconnect(link, command.bridges, boxed=command.box is not None) if command.bridges else None
         self._engine = engine
@@ -57,12 +60,14 @@ class PipeLine:
         self._on_early_words = on_early_words
         self._words = Output(self._on_line)
         try:
-            self._child = Child(
+            self.child = Child(
                 command.argv,
                 on_data=link.on_data,
                 on_words=self._words.feed,
                 on_closed=lambda: link.on_closed(self),
                 for_ranks=stdin,
+                by_socket=command.agents[0].here,
+                handed=handed,
             )
         except OSError as error:
             raise HostError(
@@ -83,22 +88,22 @@ class PipeLine:
 
     def send(self, data: bytes) -> None:
         """Write without blocking."""
-        self._child.send(data)
+        self.child.send(data)
 
     def close(self) -> None:
         """Close the pipes; a local agent is not killed, because it sees that and ends its ranks before it exits."""
-        self._child.close(kill=self.command.remote)
+        self.child.close(kill=self.command.remote)
 
     def leave(self) -> None:
         """Close the pipes when what was sent has left, or after a moment."""
         if self.command.remote:
-            self._child.leave()
+            self.child.leave()
         else:
             self.close()
 
     async def explain(self, noise: str) -> MusterError:
         """Explain why the agent did not start."""
-        code = await self._child.exit_code(2.0)
+        code = await self.child.exit_code(2.0)
         return self._engine.explain(self.command, code, self._words.text.strip() or noise)  # nologin writes to stdout
 
     @property
@@ -130,12 +135,12 @@ class PipedConnector:
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
-        """Start an agent on every host concurrently; raises all failures together at the end."""
+        """Start the agents of these links concurrently; raises all failures together at the end."""
         require(3 * len(links))
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
         def begin(link: AgentLink, command: StartCommand) -> PipeLine:
-            if not self.gives_stdin or link is not links[0]:
+            if not self.gives_stdin or link.spec is not self.launch.agents[0]:
                 return PipeLine(link, self.launch.engine, command, self._on_early_words)
             stdin = os.dup(0)
             try:
@@ -151,9 +156,8 @@ class PipedConnector:
                     on_failure(error)
                     raise
 
-        await all_or_errors(
-            [open_one(link, command) for link, command in zip(links, self.launch.commands, strict=True)]
-        )
+        commands = {command.agents[0].name: command for command in self.launch.commands}
+        await all_or_errors([open_one(link, commands[link.name]) for link in links])
 
     async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
         """Start an agent again on one host that was lost or could not be reached before."""

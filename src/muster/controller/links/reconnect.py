@@ -82,8 +82,8 @@ class BridgeLine:
         self._link = link
         self._reconnect = reconnect
         self._resuming: Resuming | None = Resuming(link.lines, self, greeting=GREETING, on_bridge=self._on_bridge)
-        self._child = Child(argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed)
-        self._child.send(bridge(link.lines.name))
+        self.child = Child(argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed)
+        self.child.send(bridge(link.lines.name))
 
     @property
     def has_asked(self) -> bool:
@@ -112,15 +112,15 @@ class BridgeLine:
 
     def send(self, data: bytes) -> None:
         """Write without blocking."""
-        self._child.send(data)
+        self.child.send(data)
 
     def close(self) -> None:
         """Drop the connection."""
-        self._child.close(kill=True)
+        self.child.close(kill=True)
 
     def leave(self) -> None:
         """Close the connection when what was sent has left, or after a moment."""
-        self._child.leave()
+        self.child.leave()
 
     async def explain(self, noise: str) -> HostError:
         """An agent behind a bridge was up before."""
