@@ -209,6 +209,8 @@ class RunSpec:
             _check_name(self.name)
         if self.kind == "function" and self.call is None:
             raise UsageError("kind='function' needs a call", hint="use muster.launch(function)")
+        if self.keep and not self.reuse:
+            raise UsageError("--keep and --no-keep exclude each other", hint="leave one of them out")
         if self.on_hang == "kill" and not (self.watch and self.hang_after):
             off = "watch=False" if not self.watch else "hang_after=0"
             raise UsageError(f"on_hang='kill' has no effect with {off}", hint="leave one of them out")
