@@ -9,6 +9,7 @@ from benchmarks.help_text import HelpText
 from benchmarks.many_hosts import ManyHosts
 from benchmarks.memory import Memory
 from benchmarks.restart import Restart
+from benchmarks.second_run import SecondRun, SecondRunOverSsh
 from benchmarks.start_up import StartUp
 from benchmarks.table import Row
 
@@ -32,6 +33,22 @@ def _on_this_machine() -> tuple[Experiment, ...]:
             whole=Row(name="whole_8", what="8 ranks on this machine, command to prompt", peer="torchrun", limit=0.30),
             cpu=Row(
                 name="cpu_8", what="8 ranks on this machine, CPU seconds of the whole job", peer="torchrun", limit=0.15
+            ),
+        ),
+        SecondRun(
+            8,
+            first=Row(
+                name="second_8",
+                what="second run of 8 ranks after `--keep`, command to the last rank's first all_reduce",
+                peer="torchrun",
+                limit=0.08,
+            ),
+            memory=Row(
+                name="kept_memory",
+                what="memory (PSS) of agent and zygote on a kept host",
+                unit="MB",
+                limit=250,
+                absolute=True,
             ),
         ),
         StartUp(
@@ -81,6 +98,21 @@ def _on_this_machine() -> tuple[Experiment, ...]:
 
 def _on_hosts() -> tuple[Experiment, ...]:
     return (
+        SecondRunOverSsh(
+            first=Row(
+                name="second_ssh",
+                what="second run of 4 ranks on 2 hosts over ssh, command to the last rank's first all_reduce",
+                peer="first run",
+                limit=0.6,
+                absolute=True,
+            ),
+            killed=Row(
+                name="keeper_killed",
+                what="the process that keeps 2 hosts over ssh is killed, until nothing is left on them",
+                limit=25,
+                absolute=True,
+            ),
+        ),
         ManyHosts(
             64,
             16,

@@ -18,7 +18,7 @@ _PATIENCE = 0.5
 """Seconds the start waits for the check when everything else is ready."""
 
 _LATER = 2.0
-"""Seconds to wait before the check if nothing is preloaded: it would compete with the start."""
+"""Seconds to wait before the check if nothing is imported meanwhile: it would compete with the start."""
 
 
 class StartupCheck:
@@ -33,7 +33,8 @@ class StartupCheck:
 
     def begin(self, job: Job, links: Sequence[AgentLink]) -> None:
         """Start the check."""
-        self._may_stop = bool(job.preload)  # without preloaded torch nothing is certainly fatal
+        # Without preloaded torch nothing is certainly fatal; the run that started kept agents has checked their hosts.
+        self._may_stop = bool(job.preload) and not all(link.is_kept for link in links)
         if self._check is not None:
             self._task = asyncio.ensure_future(self._look(self._check, job, links))
             self._task.add_done_callback(self._on_done)

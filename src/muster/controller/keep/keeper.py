@@ -166,7 +166,8 @@ class Keeper:
         held = self._held.get(number)
         link = held.link if held is not None else None
         if held is None or link is None or not link.is_idle:
-            self._answer(client, {"t": "missing"})
+            why = "it has ended" if link is None else f"no contact with it for {link.silence:.0f} s"
+            self._answer(client, {"t": "missing", "why": why})
             return
         held.link, held.user = None, client
         held.entry = {**held.entry, "job": job}

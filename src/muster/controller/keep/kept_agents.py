@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from muster.controller.keep import handover
 from muster.controller.keep.fit import Here, fitting, why_not_kept
 from muster.controller.keep.keeper_socket import Connection, KeeperGone, connect, connect_or_start
-from muster.controller.keep.messages import FROM_KEEPER, Agent, Entry
+from muster.controller.keep.messages import FROM_KEEPER, Agent, Entry, Missing
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch, StartCommand
 from muster.errors import HostError
@@ -62,7 +62,7 @@ class KeptAgents:
             kept = self._connection.receive()
             found, reasons = fitting(commands, kept["agents"], kept["gone"], self.here)
             now = time.time()
-            taken = self._receive(
+            taken, missing = self._receive(
                 [command for command in commands if command.agents[0].name in found], found, links, job
             )
         except KeeperGone:
@@ -76,7 +76,7 @@ class KeptAgents:
         usable = [name for name, (why, _, _) in outcomes.items() if not why]
         if usable:
             self._info(f"reusing the agents kept on {names(usable)} (idle for {age(idle)})")
-        for host, why in {**reasons, **{name: why for name, (why, _, _) in outcomes.items() if why}}.items():
+        for host, why in {**reasons, **missing, **{name: why for name, (why, _, _) in outcomes.items() if why}}.items():
             self._info(f"{host}: starting a new agent instead of the kept one: {printable(why)}")
         for name in usable:
             if not outcomes[name][1]:
@@ -85,23 +85,26 @@ class KeptAgents:
 
     def _receive(
         self, commands: Sequence[StartCommand], found: Mapping[str, Entry], links: Mapping[str, AgentLink], job: str
-    ) -> list[str]:
-        """Get agents from the keeper; returns the hosts of those that it still has."""
+    ) -> tuple[list[str], dict[str, str]]:
+        """Get agents from the keeper; returns the hosts of those that it still has, and why not of the others."""
         connection = self._connection
         assert connection is not None
         names = [command.agents[0].name for command in commands]
         if not names:
-            return []
+            return [], {}
         connection.send({"t": "take", "ids": [found[name]["id"] for name in names], "job": job})
         taken: list[str] = []
+        reasons: dict[str, str] = {}
         for name, command in zip(names, commands, strict=True):
-            message: Agent = connection.receive()
-            if message["t"] == "agent":
+            message: Agent | Missing = connection.receive()
+            if message["t"] == "missing":
+                reasons[name] = message["why"]
+            else:
                 descriptors = connection.take_descriptors()
                 handover.take(message, descriptors, links[name], self._launch.engine, command)
                 self._entries[name] = message["entry"]
                 taken.append(name)
-        return taken
+        return taken, reasons
 
     async def _renew(self, link: AgentLink, job: str, lease: float, *, wants_stdin: bool) -> tuple[str, bool, bool]:
         """Returns why the agent is not usable, whether it has a zygote, and whether it has our stdin or needs none."""

@@ -86,6 +86,7 @@ class Missing(TypedDict):
     """An agent that the keeper does not have any more."""
 
     t: Literal["missing"]
+    why: str
 
 
 class End(TypedDict):
