@@ -7,13 +7,11 @@ import time
 from collections.abc import Awaitable, Callable, Collection
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.keep.kept_agents import KeptAgents
-from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import SUSPECT_AFTER, AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
@@ -23,6 +21,9 @@ from muster.plan import Plan, rank_environment
 from muster.shared.requests import RankStart
 from muster.shared.wire import HEARTBEAT, LEASE
 from muster.text import names
+
+if TYPE_CHECKING:
+    from muster.controller.links.dialed import DialedConnector
 
 CONNECT_LIMIT = 60.0
 """Timeout for the first answer of an agent in seconds: 10 s of ssh, and a slow home directory."""
@@ -54,8 +55,7 @@ class Agents:
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that represent their hosts: all of them, or under MPI the first of each host."""
-        connector = PipedConnector if launch.channel == "pipes" else DialedConnector
-        self.connector = connector(launch, folder, on_text)
+        self.connector = _connector(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts without a connection."""
         self._feed: Feed | None = None
@@ -134,6 +134,8 @@ class Agents:
     @cached_property
     def _payload(self) -> bytes:
         """The code of the agents of this job."""
+        from muster.controller.links.agent_package import agent_payload  # a run that reuses kept agents sends none
+
         return agent_payload(self._job_id, self.scheduler, self.launch.orphaned, self.launch.attach)
 
     async def reconnect(self, name: str, limit: float) -> AgentLink:
@@ -299,6 +301,14 @@ class Agents:
         task: asyncio.Future[Any] = asyncio.ensure_future(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
+
+
+def _connector(launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> PipedConnector | DialedConnector:
+    if launch.channel == "pipes":
+        return PipedConnector(launch, folder, on_text)
+    from muster.controller.links.dialed import DialedConnector  # most jobs do not need it
+
+    return DialedConnector(launch, folder, on_text)
 
 
 async def _unless_lost(work: Awaitable[object]) -> None:
