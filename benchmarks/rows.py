@@ -16,7 +16,7 @@ from benchmarks.table import Row
 
 def experiments() -> tuple[Experiment, ...]:
     """All experiments, in the order of the table."""
-    return (*_on_this_machine(), *_on_hosts())
+    return (*_on_this_machine(), *_kept(), *_on_hosts())
 
 
 def _on_this_machine() -> tuple[Experiment, ...]:
@@ -33,22 +33,6 @@ def _on_this_machine() -> tuple[Experiment, ...]:
             whole=Row(name="whole_8", what="8 ranks on this machine, command to prompt", peer="torchrun", limit=0.30),
             cpu=Row(
                 name="cpu_8", what="8 ranks on this machine, CPU seconds of the whole job", peer="torchrun", limit=0.15
-            ),
-        ),
-        SecondRun(
-            8,
-            first=Row(
-                name="second_8",
-                what="second run of 8 ranks after `--keep`, command to the last rank's first all_reduce",
-                peer="torchrun",
-                limit=0.08,
-            ),
-            memory=Row(
-                name="kept_memory",
-                what="memory (PSS) of agent and zygote on a kept host",
-                unit="MB",
-                limit=250,
-                absolute=True,
             ),
         ),
         StartUp(
@@ -96,8 +80,24 @@ def _on_this_machine() -> tuple[Experiment, ...]:
     )
 
 
-def _on_hosts() -> tuple[Experiment, ...]:
+def _kept() -> tuple[Experiment, ...]:
     return (
+        SecondRun(
+            8,
+            first=Row(
+                name="second_8",
+                what="second run of 8 ranks after `--keep`, command to the last rank's first all_reduce",
+                peer="torchrun",
+                limit=0.08,
+            ),
+            memory=Row(
+                name="kept_memory",
+                what="memory (PSS) of agent and zygote on a kept host",
+                unit="MB",
+                limit=250,
+                absolute=True,
+            ),
+        ),
         SecondRunOverSsh(
             first=Row(
                 name="second_ssh",
@@ -113,6 +113,11 @@ def _on_hosts() -> tuple[Experiment, ...]:
                 absolute=True,
             ),
         ),
+    )
+
+
+def _on_hosts() -> tuple[Experiment, ...]:
+    return (
         ManyHosts(
             64,
             16,

@@ -97,7 +97,7 @@ def _load(preload: Sequence[str]) -> Ready | ImportFailed:
 
 def _enter_next(file: int, imported: Imported | None) -> tuple[NextJob | None, Ready | Stale | ImportFailed]:
     """Get ready for the job that a file describes; returns no job if another zygote is needed."""
-    with open(file, "rb", closefd=False) as described:
+    with open(file, "rb") as described:
         job: NextJob = json.load(described)
     if imported is None:
         return None, {"t": "stale", "why": "it was not started to be kept"}
@@ -172,22 +172,15 @@ def serve(
             _send(sock, {"t": "stray", "number": _strays.pop(0)})
         if sock not in ready:
             continue
-        try:
-            data, fds, _, _ = socket.recv_fds(sock, _LARGEST, 8)
-        except OSError:
-            data, fds = b"", []
+        data, fds = _receive(sock)
         if not data:
             _end_all()
             return
-        for fd in fds:
-            os.set_inheritable(fd, False)
         request = json.loads(data)
         validate(request, ORDERS)
         if request["t"] == "next":
-            job, answer = _enter_next(fds[0], imported)
-            os.close(fds[0])
-            if job is not None:
-                config, base_env = job["target"], job["env"]
+            job, answer = _enter_next(fds.pop(), imported)
+            config, base_env = (config, base_env) if job is None else (job["target"], job["env"])
             fork = not answer.get("unsafe")
             _send(sock, answer)
             continue
@@ -203,6 +196,17 @@ def serve(
             ranks[pid] = number
         else:
             _report_end(sock, number, 0, NO_PROCESS, 0)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """A request of the agent with its descriptors; nothing if the agent is gone."""
+    try:
+        data, fds, _, _ = socket.recv_fds(sock, _LARGEST, 8)
+    except OSError:
+        return b"", []
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return data, fds
 
 
 def _start(

@@ -66,14 +66,14 @@ def main(argv: list[str]) -> int:
 
 def _make_ready(options: argparse.Namespace) -> int:
     from muster.api.prepared import prepare
-    from muster.api.warm_up import warm_up
+    from muster.api.ready_hosts import make_ready
     from muster.output.screen import Screen
 
     length = options.length if options.length is not None else _USUAL
     prepared = prepare(spec_of(options, [], check=False, keep=length))
     screen = Screen()
     try:
-        warm_up(prepared, screen)
+        make_ready(prepared, screen)
     finally:
         screen.close()
     return 0

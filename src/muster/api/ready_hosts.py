@@ -16,16 +16,16 @@ from muster.shared.wire import HEARTBEAT
 _CLOSE_LIMIT = 5.0
 
 
-def warm_up(prepared: Prepared, screen: Screen) -> None:
+def make_ready(prepared: Prepared, screen: Screen) -> None:
     """Start an agent and a zygote on every host, and leave them to the keeper."""
     folder = make_job_folder(prepared.job.id)
     try:
-        asyncio.run(_warm_up(prepared, screen))
+        asyncio.run(_make_ready(prepared, screen))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _warm_up(prepared: Prepared, screen: Screen) -> None:
+async def _make_ready(prepared: Prepared, screen: Screen) -> None:
     job, launch = prepared.job, prepared.launch
     folder = make_job_folder(job.id)
     agents = Agents(launch, folder, job.spec.lease, on_event=lambda link, event: None, on_text=screen.host_line)
