@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import compileall
 import json
 import signal
 import sys
@@ -39,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv, names)
     chosen: list[str] = options.only or names
     about = machine.describe()
+    # As pip does: where PYTHONDONTWRITEBYTECODE is set, every command would compile all of Muster.
+    compileall.compile_dir(HERE.parent / "src", quiet=2)
     results: list[Result] = []
     for experiment in everything:
         if any(row.name in chosen for row in experiment.rows):

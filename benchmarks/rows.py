@@ -131,7 +131,7 @@ def _on_hosts() -> tuple[Experiment, ...]:
                 name="hosts_mpirun",
                 what="64 hosts over ssh, one trivial process each, command to prompt",
                 peer="mpirun",
-                limit=1.2,
+                limit=1.0,
             ),
         ),
         Engines(

@@ -83,7 +83,8 @@ How the processes of a job communicate. You need this page to work on Muster, no
   that starts it (`spawner_messages.py`).
 - **A rank** reports to its agent over a socket pair; the agent requests a report by writing one byte (`reports.py`).
 - **A run and the keeper**, which holds the agents that `--keep` leaves for the next run, use a unix socket that only
-  their user can open; the pipes of an agent are attached to the message that hands it over (`controller/keep/messages.py`).
+  their user can open; the pipes of an agent are attached to the message that hands it over
+  (`controller/keep/messages.py`).
 - **Other commands** (`muster ps`, `top`, `attach`, `stop`) query the controller over the unix socket of the job, which
   only its user can open (`jobs/job_messages.py`).
 

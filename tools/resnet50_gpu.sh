@@ -4,7 +4,7 @@
 # comparison. A part that fails or times out does not stop the others.
 set -u
 cd "$(dirname "$0")/.."
-export PYTHONPATH=src PYTHONUNBUFFERED=1
+export PYTHONPATH=src:. PYTHONUNBUFFERED=1
 resnet=muster.recipes.resnet50
 bad=0
 
@@ -20,6 +20,6 @@ part() { # SECONDS ARGUMENTS...
 part 150 "$resnet.bench" --batches 1024
 part 160 "$resnet.fused.check"
 part 40 "$resnet" --use_syn --steps_syn 40 --num_epochs 3 --batch_size 1024
-part 180 "$resnet.bench" --batches 256 --alone 512
+part 300 tools.resnet50_rows
 part 180 "$resnet.bench" --batches 2048 --alone
 exit $bad

@@ -13,6 +13,7 @@ LAB_PROGRAMS=(
     # About 200 MB, half of it podman. Plain mpirun remains that of Open MPI: Debian gives it the higher priority.
     mpirun.openmpi:openmpi-bin mpiexec.hydra:mpich podman:podman crun:crun
     munged:munge slurmctld:slurmctld slurmd:slurmd srun:slurm-client
+    kubectl:kubernetes-client
     zsh:zsh fish:fish mandoc:mandoc # for the tests of completion, Ctrl-Z and the man page
 )
 BROWSERS=(chromium-headless-shell chromium google-chrome)

@@ -41,7 +41,7 @@ class FuzzedAgent:
         self.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         self.agent = Agent(
             Pipes(self.far.fileno(), self.far.fileno()),
-            {"job": "fuzz", "scheduler": "slurm", "orphaned": "", "attach": ()},
+            {"job": "fuzz", "scheduler": "slurm", "orphaned": "", "attach": (), "exits_with_job": False},
             1024,
         )
         self.agent.session.begin(b"", b"{}\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 from muster.errors import MusterError
@@ -31,3 +32,20 @@ def _home() -> str:
             "entry in the password database)",
             hint="set XDG_STATE_HOME to a directory you can write to",
         ) from None
+
+
+def short_folder() -> Path:
+    """A directory for sockets, whose paths must be short."""
+    # Not $XDG_RUNTIME_DIR: systemd empties that when its user logs out, and a detached job keeps running.
+    return Path(f"/tmp/muster-{os.getuid()}")
+
+
+def make_short_folder() -> Path:
+    """The same, made if need be, for this user alone; OSError if that is not possible."""
+    folder = short_folder()
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    # /tmp is shared: whoever made this directory before us could read the job's output, and stop it.
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(None, f"{folder} is not a directory of this user alone")
+    return folder

@@ -60,6 +60,12 @@ class RunSpec:
     # Where
     hosts: tuple[Host, ...] | None = None
     """None for the hosts of the scheduler's job, else this machine."""
+    pods: str | None = None
+    """A label selector of Kubernetes: run in these pods instead of `hosts`."""
+    namespace: str | None = None
+    """The namespace of the pods; None for that of kubectl's current context."""
+    pod_container: str | None = None
+    """The container of the pods; None for kubectl's default."""
     lab: int | None = None
     """Run on that many virtual hosts, created for this run."""
     nproc: int | None = None
@@ -67,7 +73,7 @@ class RunSpec:
     ssh: tuple[str, ...] = ("ssh",)
     """The ssh program, with options that come before all others."""
     python: str | None = None
-    """Python on the hosts; None for the same path as here, else python3."""
+    """Python on the hosts; None for the same path as here, else python3, in pods always python3."""
     host_python: Mapping[str, str] = field(default_factory=dict[str, str])
     """Python on single hosts, by name, instead of `python`."""
     controller: str = ""
@@ -125,7 +131,7 @@ class RunSpec:
     rejoin: float | None = None
     """Seconds after which a job with fewer hosts restarts for returned ones; 0: at its next restart; None: never."""
     lost_after: float | None = None
-    """Seconds without contact after which a host is lost; None for 5 with spares or `min_hosts`, else 20."""
+    """Seconds without contact until a host is lost; None for 5 with spares or `min_hosts`, 20 for pods, else 20."""
     avoid_bad: bool = False
     """Do not use hosts on which earlier jobs failed because of their hardware."""
     notice: str = ""
@@ -162,7 +168,14 @@ class RunSpec:
         """Seconds without contact after which a host is lost and its ranks have been ended."""
         if self.lost_after is not None:
             return self.lost_after
-        return LEASE if self.spares or self.min_hosts else LEASE_ALONE
+        # A restart of the API server cuts the connections to all pods for some seconds.
+        can_be_short = (self.spares or self.min_hosts) and not self.uses_pods
+        return LEASE if can_be_short else LEASE_ALONE
+
+    @property
+    def uses_pods(self) -> bool:
+        """Whether it runs in pods of Kubernetes that kubectl reaches."""
+        return self.pods is not None or any(host.pod for host in self.hosts or ())
 
     @property
     def command(self) -> str:
@@ -307,6 +320,9 @@ _TEXTS = {
     "notice": (_ANY, ""),
     "role": (_ANY, ""),
     "engine": (_ANY, ""),
+    "pods": (r"(?!-)[^\n\r\x1b]{1,4096}", "`--pods app=train`"),
+    "namespace": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "`-n training`"),
+    "pod_container": (r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "`-c main`"),
     "controller": (r"|(?!-)[^\s/]{1,255}", "`--controller gpu01`"),
     "python": (r"(?!-)[^\n\r\x1b]{1,4096}", "`--python /opt/venv/bin/python`"),
     "image": (r"[^\s\x1b]{1,4096}", "`--image pytorch/pytorch`"),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kube import KubeCluster
 from recipes import Interpreter
 
 from muster.lab import Lab
@@ -25,6 +28,15 @@ def cluster(shared: Path) -> Iterator[Lab]:
         pytest.skip("faults and host files need a lab started as root")
     with Lab(3, bind=(shared,)) as lab:
         yield lab
+
+
+@pytest.fixture
+def kube(cluster: Lab, shared: Path) -> Iterator[KubeCluster]:
+    """A stand-in for Kubernetes: its API server and the user in h1, room for one pod in each of the other hosts."""
+    if shutil.which("kubectl") is None:
+        pytest.skip("apt-get install kubernetes-client")
+    with KubeCluster(cluster, shared / f"kube-{time.monotonic_ns()}") as standin:
+        yield standin
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ for line in sys.stdin:
     out, err, code = io.StringIO(), io.StringIO(), 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         sys.argv[1:] = request["argv"]
+        sys.modules.pop(request["module"], None)  # an import of an earlier run; runpy warns about it
         try:
             runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
         except SystemExit as left:

@@ -174,7 +174,7 @@ def test_missing_files_are_downloaded_whole_and_checked_or_not_at_all(tmp_path):
     md5 = hashlib.md5(content).hexdigest()
     code = f"""
 from pathlib import Path
-from muster.recipes.mnist import fetch
+from muster.recipes._mnist.mnist_files import fetch
 into = Path({str(tmp_path / "into")!r})
 assert fetch({base!r} + "good.gz", into / "good.gz", {md5!r}) == ""
 assert (into / "good.gz").read_bytes() == {content!r}

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy
 import pytest
 from bare import ENV, script
 from launching import run_here
@@ -214,6 +215,14 @@ def test_bad_input_is_one_sentence(python, cifar, tmp_path):
         python.run(RESNET, "--data", tmp_path),
         "test_batch is damaged: it contains posix.system, which is not part of CIFAR-10",
     )
+    with (batches / "test_batch").open("wb") as file:
+        pickle.dump({b"data": numpy.zeros((2, 3072), numpy.uint8), b"labels": [3, 255]}, file, protocol=2)
+    wrong(python.run(RESNET, "--data", tmp_path), "test_batch is damaged: it does not have bytes with labels from 0 to")
+    (tmp_path / "m").mkdir()
+    for damage in (b"no weights", b"", pickle.dumps([1], protocol=2)):
+        (tmp_path / "m" / "w.pth").write_bytes(damage)
+        weights = ["--model_dir", tmp_path / "m", "--model_filename", "w.pth", "--resume"]
+        wrong(python.run(RESNET, *SMALL, "--data", cifar, *weights), "cannot read the weights in ", "w.pth")
     (batches / "test_batch").write_bytes(b"no pickle")
     wrong(python.run(RESNET, "--data", tmp_path), "test_batch is damaged")
     nan = python.run(RESNET, *SMALL, "--data", cifar, "--learning_rate", "1e30", "--num_epochs", 8, folder=tmp_path)

@@ -18,6 +18,7 @@ STEPS = """
 import copy, dataclasses, sys
 import muster, torch
 from torch import nn
+from muster.recipes.resnet50.fused.fused_step import FusedStep
 from muster.recipes.resnet50.fused.step_choice import network_obstacle
 from muster.recipes.resnet50.model import BLOCKS, ResNet
 from muster.recipes.resnet50.step import StepOptions, TrainingStep
@@ -35,8 +36,9 @@ def first_model():
     return model
 
 def make(model, world, fused, **more):
-    options = StepOptions(fused=fused, label_smoothing=0.1, weight_decay=1e-2, **more)
-    return TrainingStep(model, world, options, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
+    options = StepOptions(label_smoothing=0.1, weight_decay=1e-2, **more)
+    kind = FusedStep if fused else TrainingStep
+    return kind(model, world, options, mean=(0.5, 0.4, 0.3), std=(0.25, 0.2, 0.3))
 
 def batch(number, count):
     generator = torch.Generator().manual_seed(number)

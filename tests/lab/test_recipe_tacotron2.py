@@ -55,7 +55,8 @@ def test_it_trains_validates_draws_resumes_and_speaks(python, corpus, tmp_path):
     assert "on 19 clips, 0.0 hours and 1 for validation; 1 rank on cpu (gloo), float32, plain decoder" in first.out
     assert re.search(r"step 2  loss \d+\.\d+ .* mels/s", first.out)
     assert re.search(r"without padding: loss \d+\.\d+", first.out)
-    assert re.match(r"epoch 2: validation loss \d+\.\d+, without padding \d+\.\d+, focus 0\.\d+ on 1 clips", first.last)
+    numbers = r"loss \d+\.\d+, without padding \d+\.\d+, focus 0\.\d+, diagonal 0\.\d+ on 1 clips"
+    assert re.match(rf"epoch 2: validation {numbers}", first.last)
     out = tmp_path / "out"
     assert {"alignment.png", "alignment-epoch-0001.png", "tacotron2.pt", "metrics.jsonl"} <= set(os.listdir(out))
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
@@ -135,6 +136,10 @@ def test_a_checkpoint_of_the_original_resumes_in_its_epoch(python, corpus, tmp_p
     third = python.run(TACOTRON2, *argv[:-1], "3", *original, folder=tmp_path)
     assert (third.code, third.err) == (0, "")
     assert "with checkpoint_Tacotron2_1.pt, in epoch 2" in third.out
+    for name, value in (("optimizer", {"state": 5}), ("epoch", "two"), ("state_dict", {1: 2})):
+        torch.save({**content, name: value}, tmp_path / "damaged.pt")
+        damaged = python.run(TACOTRON2, *argv, "-o", "c", "--checkpoint-path", "damaged.pt", folder=tmp_path)
+        wrong(damaged, "damaged.pt is", "not a checkpoint" if name == "state_dict" else f"damaged: its {name}")
     sizes = [*argv, "--prenet-dim", "24", "-o", "c", "--checkpoint-path", "a/tacotron2.pt"]
     wrong(python.run(TACOTRON2, *sizes, folder=tmp_path), "a/tacotron2.pt has a network of different sizes")
 
@@ -174,6 +179,19 @@ def test_bad_clips_are_named_or_skipped_counted_and_listed(python, corpus, tmp_p
     assert "skipped clip T01: its text is empty" in skipped.out
     assert "skipped clip T02: its text has unknown letters: 日 本" in skipped.out
     assert "skipped 3 clips" in skipped.out
+
+
+def test_damaged_mels_in_the_cache_are_computed_again(python, corpus, tmp_path):
+    argv = ["-d", corpus, *TINY, *SHORT]
+    assert python.run(TACOTRON2, *argv, "-o", "a", folder=tmp_path).code == 0
+    files = sorted((corpus / "mels").iterdir())
+    sizes = [file.stat().st_size for file in files]
+    assert len(files) == 2
+    files[0].write_bytes(files[0].read_bytes()[:5000])
+    files[1].write_bytes(b"nothing")
+    again = python.run(TACOTRON2, *argv, "-o", "b", folder=tmp_path)
+    assert (again.code, again.err) == (0, "")
+    assert [file.stat().st_size for file in files] == sizes
 
 
 def test_bad_arguments_are_one_sentence(python, corpus, tmp_path):

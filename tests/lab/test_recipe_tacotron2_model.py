@@ -17,14 +17,16 @@ import pytest
 import torch
 from bare import ENV, script
 
+from muster import Batches
 from muster.recipes.tacotron2 import tape
 from muster.recipes.tacotron2.audio import AudioSettings, filterbank, griffin_lim, mel_spectrogram
 from muster.recipes.tacotron2.data import Corpus, Examples, Padding, bucketed_order, synthetic
 from muster.recipes.tacotron2.loop import fast_decoder
-from muster.recipes.tacotron2.loss import gate_targets, losses
+from muster.recipes.tacotron2.loss import NEAR, gate_targets, losses, off_diagonal
 from muster.recipes.tacotron2.model import Decoder, ModelSizes, Outputs, Tacotron2, count_parameters
 from muster.recipes.tacotron2.original import audio_of, load_weights, read_original, sizes_of, write_weights
 from muster.recipes.tacotron2.pictures import picture, write_png
+from muster.recipes.tacotron2.train import GUIDANCE, guidance, learning_rate
 from muster.recipes.tacotron2.train_step import StepOptions, TrainingStep
 from muster.recipes.tacotron2.validate import validate
 
@@ -121,7 +123,9 @@ def test_the_fast_decoder_gives_what_the_plain_one_gives(monkeypatch, piece):
         model.decoder_loop = loop
         model.zero_grad()
         outputs = model(text, lengths, mels)
-        losses(outputs, mels, torch.tensor([11, 8, 5])).reference.backward()
+        ends = torch.tensor([11, 8, 5])
+        guided = off_diagonal(outputs.alignments, lengths, ends)
+        (losses(outputs, mels, ends).reference + 30 * guided).backward()
         results.append((outputs, {name: p.grad.clone() for name, p in model.named_parameters()}))
     (plain, plain_gradients), (fast, fast_gradients) = results
     for name in ("mels", "refined", "gates", "alignments"):
@@ -140,10 +144,10 @@ def test_the_fast_decoder_is_right_in_double_precision_with_dropout(monkeypatch)
 
     def decode(memory, weight):
         torch.manual_seed(3)  # the same dropout each time
-        frames, gates, _ = torch.func.functional_call(
+        frames, gates, alignments = torch.func.functional_call(
             Plain(model.decoder), {"decoder.attention_rnn.weight_hh": weight}, (memory, lengths, mels)
         )
-        return frames.sum(2), gates
+        return frames.sum(2), gates, alignments
 
     weight = model.decoder.attention_rnn.weight_hh.detach()[:, :].clone().requires_grad_()
     assert torch.autograd.gradcheck(decode, (memory, weight), nondet_tol=0.0, fast_mode=True)
@@ -179,7 +183,7 @@ for kind in (steps.TorchSteps, TritonSteps):
     memory.grad = None
     torch.manual_seed(1)                                       # the same dropout
     frames, gates, alignments = loop.fast_decoder(decoder, memory, lengths, mels)
-    (frames.square().sum() + gates.sum()).backward()
+    (frames.square().sum() + gates.sum() + 9 * alignments[:, :, :5].square().sum()).backward()
     results.append([frames, gates, alignments, memory.grad, *(p.grad for p in decoder.parameters())])
 for torchs, tritons in zip(*results, strict=True):
     torch.testing.assert_close(tritons, torchs, atol=1e-5, rtol=1e-4)
@@ -287,6 +291,57 @@ def test_the_reference_loss_counts_padding_and_the_other_does_not():
     assert both.unpadded.item() == pytest.approx(0.0)
 
 
+def test_guided_attention_is_the_mean_cost_of_the_frames_of_all_clips():
+    alignments = torch.rand(2, 6, 4)
+    text_lengths, mel_lengths = torch.tensor([4, 3]), torch.tensor([6, 5])
+    alignments[1, :, 3] = 0
+    costs = [
+        sum(
+            alignments[clip, t, n].item() * (1 - math.exp(-((n / symbols - t / frames) ** 2) / (2 * NEAR**2)))
+            for n in range(symbols)
+        )
+        for clip, (symbols, frames) in enumerate(((4, 6), (3, 5)))
+        for t in range(frames)
+    ]
+    assert off_diagonal(alignments, text_lengths, mel_lengths).item() == pytest.approx(sum(costs) / 11)
+    straight = torch.eye(5)[None]
+    assert off_diagonal(straight, torch.tensor([5]), torch.tensor([5])).item() == 0
+    assert off_diagonal(straight.flip(1), torch.tensor([5]), torch.tensor([5])).item() > 0.5
+
+
+@pytest.mark.parametrize("decoder", ["plain", "fast"])
+def test_guided_attention_finds_the_diagonal_and_does_not_change_the_reported_loss(decoder):
+    world: Any = SimpleNamespace(device=torch.device("cpu"), size=1, rank=0)
+    corpus = synthetic(4, 80, world.device, scale=0.05)
+    examples = corpus.examples(range(4), max(corpus.symbols), max(corpus.frames))
+    astray, first = {}, {}
+    for weight in (0.0, 100.0):
+        torch.manual_seed(0)
+        step = TrainingStep(Tacotron2(SMALL), world, StepOptions(decoder=decoder))
+        for _ in range(30):
+            both = step(examples, rate=1e-2, guidance=weight)
+            first.setdefault(weight, both.reference.item())
+        outputs = step.losses(examples)[1]
+        astray[weight] = off_diagonal(outputs.alignments, examples.text_lengths, examples.mel_lengths).item()
+    assert first[0.0] == first[100.0]
+    assert astray[100.0] < 0.3 < 0.5 < astray[0.0]
+
+
+def test_guidance_is_constant_fades_and_continues_where_a_run_resumes():
+    world: Any = SimpleNamespace(size=2, rank=0)
+    batches = Batches(1000, 5, world)  # 100 steps per epoch
+
+    def weight(epoch: int, position: int = 0) -> float:
+        batches.load_state_dict({**batches.state_dict(), "epoch": epoch, "position": position})
+        return guidance(batches, 1000)
+
+    assert [weight(0), weight(4, 990)] == [GUIDANCE, GUIDANCE]
+    assert weight(7) == pytest.approx(0.6 * GUIDANCE)
+    assert weight(7, 500) == pytest.approx(0.5 * GUIDANCE)
+    assert [weight(10), weight(1500)] == [0, 0]
+    assert guidance(batches, 0) == 0
+
+
 def test_every_rank_gets_the_same_batches_of_clips_of_one_length():
     lengths = [(i * 37) % 101 + 20 for i in range(205)]
     order = bucketed_order(lengths, 8, seed=1, epoch=0)
@@ -354,8 +409,6 @@ def test_a_picture_is_a_png_that_can_be_read(tmp_path: Path):
 
 
 def test_the_learning_rate_is_annealed_as_in_the_original():
-    from muster.recipes.tacotron2.train import learning_rate
-
     steps = [500, 1000, 1500]
     assert [learning_rate(1.0, e, steps, 0.1) for e in (0, 499, 500, 1000)] == pytest.approx([1, 1, 0.1, 0.01])
     assert [learning_rate(1.0, e, steps, 0.3) for e in (0, 500, 1000, 1500)] == pytest.approx([1, 0.3, 0.1, 0.03])

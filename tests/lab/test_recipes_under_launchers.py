@@ -12,6 +12,7 @@ import time
 
 import pytest
 from bare import ALL_RECIPES, ENV, RECIPES, check_recipes, reserved_port, script
+from launching import run_here
 from waiting import ending
 
 from muster.cli.recipes import find_recipes
@@ -60,6 +61,14 @@ def test_recipes_run_under_plain_python(tmp_path):
     done = run(sys.executable, script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_here(done.stdout, 1, "python")
+
+
+def test_recipes_run_under_muster_run(tmp_path):
+    done = run_here(
+        tmp_path, "--nproc", "2", "--quiet", script(tmp_path, ALL_RECIPES), timeout=150, OMP_NUM_THREADS="1"
+    )
+    assert (done.code, done.err) == (0, ""), done.said
+    check_here(re.sub(r"^\[\S+ \d+\] ?", "", done.out, flags=re.MULTILINE), 2, "muster run")
 
 
 def test_recipes_run_under_torchrun(tmp_path):

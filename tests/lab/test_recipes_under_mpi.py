@@ -8,12 +8,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bare import ABSENT, ALL_RECIPES, AS_ROOT, PLACE, Started, check_recipes, places, run_on, script
+from bare import ABSENT, ALL_RECIPES, AS_ROOT, PLACE, Started, check_recipes, of_the_ddp_guide, places, run_on, script
 
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root"),
     pytest.mark.skipif(not shutil.which("mpirun"), reason="Open MPI is not installed (apt install openmpi-bin)"),
     pytest.mark.skipif(not shutil.which("mpiexec.hydra"), reason="MPICH is not installed (apt install mpich)"),
@@ -38,6 +38,14 @@ def test_recipes_under_mpirun_without_an_address(cluster, shared):
     assert (done.returncode, done.stderr) == (0, "")
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI)
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
+
+
+def test_ddp_runs_under_mpirun_as_the_guide_says(cluster, shared):
+    argv = ["mpirun", "-np", 4, "-H", "h1:2,h2:2", "-x", "PATH", "-x", "MASTER_ADDR", "-x", "MASTER_PORT"]
+    argv += ["-wdir", shared, "sh", "-c", of_the_ddp_guide("mpirun")]
+    done = run_on(cluster, "h1", *argv, MASTER_ADDR="h1", MASTER_PORT="29512", **AS_ROOT)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["epoch 0", "epoch 1", "epoch 2"]
 
 
 def test_recipes_under_mpiexec_of_mpich(cluster, shared):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare import ALL_RECIPES, AS_ROOT, BIN, PLACE, Started, check_recipes, places, run_on, script
+from bare import ALL_RECIPES, AS_ROOT, BIN, PLACE, Started, check_recipes, of_the_ddp_guide, places, run_on, script
 from waiting import wait_until
 
 from muster.lab import Lab
@@ -16,7 +16,7 @@ from muster.lab import Lab
 pytestmark = [
     pytest.mark.lab,
     pytest.mark.torch,
-    pytest.mark.timeout(180),
+    pytest.mark.timeout(240),
     pytest.mark.skipif(os.geteuid() != 0, reason="a lab with Slurm needs root"),
     pytest.mark.skipif(not shutil.which("slurmctld", path="/usr/sbin"), reason="apt install slurm-wlm"),
 ]
@@ -34,6 +34,13 @@ def test_recipes_run_under_srun(slurm, shared):
     done = run_on(slurm, "h1", *argv)
     assert (done.returncode, done.stderr) == (0, "")
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "srun")
+
+
+def test_ddp_runs_under_srun_as_the_guide_says(slurm, shared):
+    argv = ["srun", "--quiet", "--chdir", shared, "--nodes=2", "--ntasks-per-node=2", "sh", "-c"]
+    done = run_on(slurm, "h1", *argv, of_the_ddp_guide("srun"), MASTER_ADDR="h1", MASTER_PORT="29533")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["epoch 0", "epoch 1", "epoch 2"]
 
 
 # The usual way: one launcher on each host, the first host is the master, and the port depends on the job.

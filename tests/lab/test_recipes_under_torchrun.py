@@ -10,7 +10,7 @@ import sys
 import pytest
 from bare import ALL_RECIPES, ENV, Started, check_recipes, reserved_port, script
 
-pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
 
@@ -39,7 +39,7 @@ def test_recipes_run_on_two_hosts(cluster, shared, launcher):
         Started(cluster, host, [*LAUNCHERS[launcher], *where, f"--node-rank={i}", path])
         for i, host in enumerate(("h1", "h2"))
     ]
-    first, second = (agent.end(170) for agent in agents)
+    first, second = (agent.end(220) for agent in agents)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     said = {path.name: path.read_text() for path in shared.glob("stderr-*")}
     assert said == {f"stderr-{rank}": "" for rank in range(4)}

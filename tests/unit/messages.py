@@ -123,7 +123,7 @@ REQUESTS: dict[str, Fields] = {
     "stdin": {"piece": "", "last": True},
     "read_results": {"what": "find", "names": ["out/*.pt"]},
     "more_results": {},
-    "bye": {},
+    "bye": {"code": 0},
 }
 
 REPLIES: dict[str, Fields] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import os
-import selectors
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,6 +19,7 @@ from muster.agent import probes
 from muster.agent.check_probes import Probing
 from muster.check.checks import BEFORE_RUN, QUICK
 from muster.check.definition import PROBE_LIMIT, as_requests, load
+from muster.shared.light_selectors import Selector
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
 
@@ -48,7 +48,7 @@ def ask(
     """Run probes as an agent does, and return its reply."""
     before = children()
     sent: list[dict[str, Any]] = []
-    selector = selectors.DefaultSelector()
+    selector = Selector()
     message: Any = {"probes": requests, "ask": {**ASK, **changes}}
     probing = Probing(selector, sent.append, 7, message, nofile=1024)
 

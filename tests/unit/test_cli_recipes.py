@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tools.console import CodeFile, apply_diff, read_page
 
 from muster.cli import main
 from muster.cli.recipes import copy_recipe, find_recipes, summary
@@ -15,7 +16,16 @@ from muster.cli.recipes import copy_recipe, find_recipes, summary
 def test_the_list_shows_each_recipe_with_one_line(capsys):
     assert main(["recipes"]) == 0
     lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
-    assert {"hello", "message_passing", "check_config", "mnist", "resnet50", "tacotron2"} <= lines.keys()
+    assert {
+        "ddp",
+        "hello",
+        "message_passing",
+        "check_config",
+        "mnist",
+        "mnist_unequal",
+        "resnet50",
+        "tacotron2",
+    } <= lines.keys()
     assert lines["hello"] == "Every rank says hello, in rank order"
 
 
@@ -37,6 +47,19 @@ def test_every_recipe_opens_with_the_commands_that_run_it(name):
     for command in ("muster run", "torchrun", "mpirun", "python -m"):
         assert f"{command} " in docstring
     assert f"muster.recipes.{name}" in docstring
+
+
+def test_the_guide_to_ddp_shows_the_recipe_itself():
+    page = Path(__file__).parents[2] / "docs" / "ddp.md"
+    shown = {one.name: one.text for one in read_page(page.read_text()) if isinstance(one, CodeFile)}
+    recipe = find_recipes()["ddp"].read_text()
+    assert apply_diff(shown["train.py -> ddp.py"], shown["train.py"]) == recipe
+    assert "import muster" not in recipe
+
+
+def test_a_learner_can_read_mnist_at_once():
+    text = find_recipes()["mnist"].read_text()
+    assert len(text.splitlines()) <= 130
 
 
 def test_a_copy_is_the_source_itself_and_a_second_one_needs_force(tmp_path, monkeypatch, capsys):

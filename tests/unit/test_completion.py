@@ -148,7 +148,7 @@ UNIQUE = [
     ("muster stop la", "muster stop last "),
     ("muster lab block", "muster lab block-port "),
     ("muster lab up 4 --pod", "muster lab up 4 --podman "),
-    ("muster recipes copy mn", "muster recipes copy mnist "),
+    ("muster recipes copy hel", "muster recipes copy hello "),
     ("muster submit --slurm --nodes 2 --npr", "muster submit --slurm --nodes 2 --nproc "),
     ("muster help chec", "muster help check "),
 ]

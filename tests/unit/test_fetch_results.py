@@ -6,8 +6,8 @@ import asyncio
 import base64
 import json
 import os
-import selectors
 import time
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +32,7 @@ from muster.controller.result_paths import (
 from muster.errors import HostError, UsageError
 from muster.hosts import Host
 from muster.job import Job
+from muster.shared.light_selectors import Selector
 from muster.spec import RunSpec
 
 
@@ -152,7 +153,7 @@ def test_a_file_comes_in_pieces_and_one_that_is_missing_with_a_reason(tree: Path
 
 def test_the_agent_sends_one_part_for_each_request(tree: Path):
     sent: list[Any] = []
-    with selectors.DefaultSelector() as selector:
+    with closing(Selector()) as selector:
         results = ResultFiles(
             selector, lambda data: sent.append(json.loads(data)), {"what": "find", "names": ["out"]}, str(tree)
         )
@@ -172,7 +173,7 @@ def test_the_agent_sends_one_part_for_each_request(tree: Path):
 
 def test_a_directory_that_is_missing_is_a_problem_and_the_agent_lives(tmp_path: Path):
     sent: list[Any] = []
-    with selectors.DefaultSelector() as selector:
+    with closing(Selector()) as selector:
         results = ResultFiles(
             selector,
             lambda data: sent.append(json.loads(data)),

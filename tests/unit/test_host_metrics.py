@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import socket
 import subprocess
@@ -29,6 +28,7 @@ from muster.engines.local.engine import LocalEngine
 from muster.hosts import parse_hosts
 from muster.job import Job
 from muster.plan import make_plan
+from muster.shared.light_selectors import Selector
 from muster.spec import RunSpec
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux")
@@ -49,7 +49,7 @@ def test_a_rank_is_gauged_together_with_its_children():
     sent: list[dict[str, Any]] = []
     rank, process = busy_rank(3)
     try:
-        gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
+        gauges = Gauges(Selector(), sent.append, True, Guard(sent.append))
         gauges.step([rank])
 
         def gauged() -> bool:
@@ -78,7 +78,7 @@ def test_a_rank_is_gauged_together_with_its_children():
 
 def test_nothing_is_reported_without_ranks_or_before_it_is_time(monkeypatch: pytest.MonkeyPatch):
     sent: list[dict[str, Any]] = []
-    gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
+    gauges = Gauges(Selector(), sent.append, True, Guard(sent.append))
     gone: Any = SimpleNamespace(number=0, pid=1, exited=True)
     gauges.step([gone])
     assert not sent
@@ -91,7 +91,7 @@ def test_nothing_is_reported_without_ranks_or_before_it_is_time(monkeypatch: pyt
 
 def test_the_job_status_shows_what_an_agent_sends():
     sent: list[dict[str, Any]] = []
-    gauges = Gauges(selectors.DefaultSelector(), sent.append, True, Guard(sent.append))
+    gauges = Gauges(Selector(), sent.append, True, Guard(sent.append))
     rank: Any = SimpleNamespace(number=0, pid=os.getpid(), exited=False)
     gauges.step([rank])
     gauges.due = 0.0
@@ -156,7 +156,7 @@ def wait_for(what: str, reader: gpu_metrics.Reader, check: Callable[[], object])
 @pytest.mark.skipif(gpu_metrics.are_here(), reason="the driver's own library would answer")
 def test_gpus_are_read_in_a_child_that_leaves_with_its_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     put_nvidia_smi(tmp_path, monkeypatch, f"echo '{ROW.format(hot='Active')}'")
-    reader = gpu_metrics.Reader(selectors.DefaultSelector())
+    reader = gpu_metrics.Reader(Selector())
     reader.step()
     wait_for("GPUs", reader, lambda: reader.gpus)
     assert reader.gpus[0]["temperature"] == 81
@@ -169,7 +169,7 @@ def test_gpus_are_read_in_a_child_that_leaves_with_its_reader(tmp_path: Path, mo
 @pytest.mark.skipif(gpu_metrics.are_here(), reason="the driver's own library would answer")
 def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     put_nvidia_smi(tmp_path, monkeypatch, f"echo $$ > {tmp_path}/pid; exec sleep 60")
-    reader = gpu_metrics.Reader(selectors.DefaultSelector())
+    reader = gpu_metrics.Reader(Selector())
     begin = time.monotonic()
     reader.step()
     assert time.monotonic() - begin < 30
@@ -223,13 +223,14 @@ def test_an_examination_reports_ranks_without_cpu_and_data_that_waits_to_be_sent
 def test_a_gpu_reader_that_cannot_start_is_reported_once_and_the_rest_is_measured():
     """In a process of its own that may have few descriptors: none is left for a pipe."""
     code = """
-import os, resource, selectors, sys
+import os, resource, sys
+from muster.shared.light_selectors import Selector
 from types import SimpleNamespace
 from muster.agent import gpu_metrics as gpus
 from muster.agent.host_metrics import Gauges
 from muster.agent.guard import Guard
 sent = []
-selector = selectors.DefaultSelector()
+selector = Selector()
 gauges = Gauges(selector, sent.append, True, Guard(sent.append))
 gauges.gpus = reader = gpus.Reader(selector)
 open_before = set(os.listdir("/proc/self/fd"))

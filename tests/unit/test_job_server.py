@@ -147,7 +147,7 @@ def test_a_job_without_a_socket_reports_it(folder: Path, monkeypatch: pytest.Mon
     base = folder / "muster-0"
     base.mkdir(mode=0o777)
     base.chmod(0o777)  # as somebody else would have made it in /tmp
-    monkeypatch.setattr("muster.jobs.location._short_base", lambda: base)
+    monkeypatch.setattr("muster.home.short_folder", lambda: base)
     long = folder / ("x" * 100) / folder.name
     long.mkdir(parents=True)
     said: list[str] = []

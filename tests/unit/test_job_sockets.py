@@ -27,7 +27,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def short_base(job: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     base = job.parent.parent / "sockets"
     base.mkdir()
-    monkeypatch.setattr(location, "_short_base", lambda: base)
+    monkeypatch.setattr("muster.home.short_folder", lambda: base)
     return base
 
 
@@ -63,7 +63,7 @@ def test_a_socket_behind_a_link_in_tmp_is_kept(job: Path, tmp_path: Path, monkey
     elsewhere.mkdir()
     link.symlink_to(elsewhere)  # in /tmp, another user could have created it
     bind(elsewhere / "s")
-    monkeypatch.setattr(location, "_short_base", lambda: link)
+    monkeypatch.setattr("muster.home.short_folder", lambda: link)
     (job / "socket-at").write_text(str(link / "s"))
     main(["ps"])
     assert (elsewhere / "s").exists()

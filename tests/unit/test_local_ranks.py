@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from muster.agent.rank_process import Rank
 from muster.agent.spawner_client import Spawner
 from muster.rank.questions import SIGNAL
 from muster.shared import bootstrap
+from muster.shared.light_selectors import Selector
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
@@ -50,7 +50,7 @@ def silent_rank(monkeypatch: pytest.MonkeyPatch) -> Iterator[Rank]:
 
 
 def crew_of(rank: Rank, sent: list[dict[str, Any]]) -> LocalRanks:
-    local_ranks = LocalRanks(selectors.DefaultSelector(), sent.append, lambda data: None, 1024, Guard(sent.append))
+    local_ranks = LocalRanks(Selector(), sent.append, lambda data: None, 1024, Guard(sent.append))
     local_ranks.ranks = {rank.number: rank}
     return local_ranks
 
@@ -121,7 +121,7 @@ def test_a_rank_is_silent_only_when_its_time_is_over(silent_rank: Rank):
 def test_a_zygote_that_is_killed_while_it_imports_is_reported_with_the_state_of_the_host(
     silent_rank: Rank, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(bootstrap, "own_parcel", lambda: (b"", b""))
+    monkeypatch.setattr(bootstrap, "own_package", lambda: b"")
     sent: list[dict[str, Any]] = []
     local_ranks = crew_of(silent_rank, sent)
     target: Any = {"kind": "script", "target": "x.py", "args": [], "path": []}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import subprocess
 import sys
@@ -20,6 +19,7 @@ from muster.agent import notices
 from muster.agent.deadline import Deadline
 from muster.agent.notices import Notices, PollError, run_command
 from muster.rank.world.time_left import VARIABLE, read_deadline
+from muster.shared.light_selectors import Selector
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="agents run on Linux"),
@@ -32,7 +32,7 @@ class Host:
 
     def __init__(self, command: str, *, sigterm: bool = False) -> None:
         self.sent: list[dict[str, Any]] = []
-        self.selector = selectors.DefaultSelector()
+        self.selector = Selector()
         ranks: Any = SimpleNamespace(spawner=1, folders=["/"])
         send: Any = self.sent.append
         self.notices = Notices(self.selector, send, ranks, {"command": command, "sigterm": sigterm})

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import selectors
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,6 +29,7 @@ from muster.controller.links.reconnect import BETWEEN, Reconnect
 from muster.controller.links.resuming import Resuming
 from muster.engines.engine import AgentSpec
 from muster.hosts import Host
+from muster.shared.light_selectors import Selector
 from muster.shared.protocol import validate
 from muster.shared.requests import REQUESTS
 from muster.shared.wire import GREETING, LineReader, encode
@@ -81,7 +81,7 @@ class Pair:
     """Both sides of a session."""
 
     def __init__(self) -> None:
-        self.selector = selectors.DefaultSelector()
+        self.selector = Selector()
         near, far = socket.socketpair()
         with far:
             far.setblocking(False)
@@ -443,7 +443,7 @@ def test_in_a_container_no_other_user_keeps_the_controller_out(monkeypatch: pyte
     monkeypatch.setattr(resume_socket, "_user_of", lambda connection: next(users))
     name = f"muster-test-{os.getpid()}"
     terms: Any = {"lease": 5.0, "name": name, "secret": "s", "boxed": True}
-    with selectors.DefaultSelector() as selector, ExitStack() as callers:
+    with closing(Selector()) as selector, ExitStack() as callers:
         listener = resume_socket.ResumeSocket(SimpleNamespace(), selector, terms)  # type: ignore[arg-type]
         for _ in range(31):
             callers.enter_context(socket.socket(socket.AF_UNIX)).connect("\0" + name)

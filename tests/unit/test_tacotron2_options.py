@@ -75,6 +75,7 @@ def test_a_config_file_sets_flags_and_the_command_line_overrides_them(tmp_path: 
         (["--hop-length", "0"], "--hop-length: must be at least 1, got 0"),
         (["--grad-clip-thresh", "-1"], "--grad-clip-thresh: must be above 0, got -1"),
         (["--syn-scale", "-1"], "--syn-scale: must be above 0, got -1"),
+        (["--guided-attention", "-1"], "--guided-attention: must be at least 0, got -1"),
         (["--epochs", "0"], "--epochs: must be at least 1, got 0"),
         (["--p-decoder-dropout", "1.5"], "must be at most 1, got 1.5"),
         (["--encoder-kernel-size", "4"], "must be odd, got 4"),

@@ -82,3 +82,13 @@ def test_a_position_saved_by_an_older_version_is_understood():
     (batches,) = of_all_ranks(100, 1)
     batches.load_state_dict({"epoch": 2, "position": 90, "seed": 5, "length": 100})
     assert len(batches) == 3
+
+
+def test_each_seed_and_each_epoch_has_its_own_order():
+    def order(seed: int, epoch: int = 0) -> tuple[int, ...]:
+        batches = Batches(99, 99, cast("World", Place(0, 1)), seed=seed)
+        batches.epoch = epoch
+        return tuple(next(iter(batches)).indices.tolist())
+
+    assert len({order(0), order(1), order(2), order(1, 1), order(2**63 - 1)}) == 5
+    assert order(1) == order(1)

@@ -8,12 +8,14 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from muster.shared import light_json
 from muster.shared.wire import (
     GREETING,
     HEARTBEAT,
@@ -22,7 +24,6 @@ from muster.shared.wire import (
     LineReader,
     ProtocolError,
     Writer,
-    _plain,
     decode,
     encode,
 )
@@ -55,7 +56,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_a_rank_that_has_nothing_to_report_does_not_import_json():
+def test_a_message_is_written_without_importing_json():
     code = f"import sys; from muster.shared.wire import encode; line = encode({PLAIN!r})\n"
     code += "assert 'json' not in sys.modules; sys.stdout.write(line.decode())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -67,10 +68,22 @@ VALUES: st.SearchStrategy[Any] = TEXTS | st.integers() | st.floats() | st.boolea
 MORE: st.SearchStrategy[Any] = st.builds(dict[str, int]) | st.lists(st.integers())
 
 
-@given(st.dictionaries(st.sampled_from(["t", "how", "time"]), VALUES | MORE))
-def test_a_message_written_without_json_is_the_same_message(message: dict[str, Any]):
-    plain = _plain(message)
-    assert plain is None or repr(json.loads(plain)) == repr(message)
+@given(st.dictionaries(st.text(), VALUES | MORE))
+def test_a_message_is_the_json_that_json_writes(message: dict[str, Any]):
+    written = json.dumps(message, separators=(",", ":"))
+    assert encode(message) == written.encode() + b"\n"
+    assert repr(light_json.loads(written)) == repr(json.loads(written))
+
+
+@given(st.text(alphabet='{}[]":,0123456789.eE+-truefalsenN \\\n\t') | st.text())
+def test_a_text_is_refused_if_json_refuses_it(text: str):
+    def outcome(loads: Callable[[str], Any]) -> str:
+        try:
+            return repr(loads(text))
+        except (ValueError, RecursionError):
+            return "refused"
+
+    assert outcome(light_json.loads) == outcome(json.loads)
 
 
 def test_messages_come_out_as_they_went_in():

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import resource
-import selectors
-import signal
 import time
 
 from ..rank.kept_errors import traceback_of
 from ..shared import bootstrap, machine, processes
+from ..shared import light_selectors as selectors
+from ..shared import light_signal as signal
 from ..shared.wire import GREETING, LAST_GRACE, VERSION, ProtocolError, encode
 from . import code_sync
 from .channel import Pipes, Tls
 from .connectivity import Dialing
 from .controller_session import ControllerSession, clock, place
 from .guard import Guard
+from .job_exit import LOST_CONTROLLER, exit_with_job
 from .local_ranks import LocalRanks
 from .master_port import MasterPort
 from .rank_hold import RankHold
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
         """The command that makes the session of a process part of the scheduler's job; its pid follows."""
         orphaned: str
         """A shell command to run at the end if the controller has been lost; empty for none."""
+        exits_with_job: bool
+        """Whether the agent's exit code is that of the job; otherwise it is 0."""
 
 
 _SPAWNER_LIMIT = 1.0
@@ -64,6 +67,9 @@ def main(config: Config) -> NoReturn:
     agent.run()
     if agent.is_orphan and config["orphaned"]:
         os.execv("/bin/sh", ["sh", "-c", config["orphaned"]])
+    if config["exits_with_job"]:
+        agent.session.hang_up()
+        exit_with_job(agent.code, at_once=agent.is_terminated)
     os._exit(0)  # shutting the interpreter down takes 5 ms, and there is nothing left to flush
 
 
@@ -74,10 +80,14 @@ class Agent:
         self._parent = os.getppid()
         self.scheduler: str = config["scheduler"]
         """The batch system whose signals are meant for the ranks; empty if there is none."""
-        self.selector = selectors.DefaultSelector()
+        self.selector = selectors.Selector()
         self.session = ControllerSession(channel, self.selector, self.on_request, self.end)
         self.ending = False
         self.why_ended = ""
+        self.code = LOST_CONTROLLER
+        """The exit code of the job, once the controller has sent it."""
+        self.is_terminated = False
+        """Whether SIGTERM came."""
         self.is_orphan = False
         """Whether contact with the controller was lost for good."""
         self._config = config
@@ -209,6 +219,7 @@ class Agent:
 
     def on_sigterm(self, number: int, frame: object) -> None:
         """Forward a scheduler's SIGTERM, which warns the ranks of a later SIGKILL, or take it as a notice, or exit."""
+        self.is_terminated = True
         if self.scheduler and self.ranks.pass_on(number):
             return
         if self.notices is None or not self.notices.on_sigterm():
@@ -355,6 +366,7 @@ class Agent:
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
         self.usage.begin(of_host=message["leader"])
+        self.port.stop_answering()
         if message["store"]:
             self.port.start_store()
         return self.ranks.start(message)
@@ -392,4 +404,5 @@ class Agent:
 
     def do_bye(self, message: requests.Bye, number: int) -> None:
         """The job is over."""
+        self.code = message["code"]
         self.end()

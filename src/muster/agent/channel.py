@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import os
 import select
-import socket
-import stat
+
+from ..shared import light_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+
+
+_KIND, _SOCKET = 0o170000, 0o140000
+"""The bits of a mode that say what kind of file it is, and their value for a socket."""
 
 
 class Pipes:
@@ -19,7 +23,7 @@ class Pipes:
         # Two descriptors also for a socket, because the selector watches one for reading and one for writing.
         self.input, self.output = os.dup(input), os.dup(output)
         os.set_blocking(self.output, False)
-        is_socket = stat.S_ISSOCK(os.fstat(self.input).st_mode)
+        is_socket = os.fstat(self.input).st_mode & _KIND == _SOCKET
         self._socket = socket.socket(fileno=self.input) if is_socket else None
         self.given: list[int] = []
         """The last descriptor that came with the data, as it can over the socket to an agent on the same machine."""

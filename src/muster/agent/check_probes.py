@@ -9,11 +9,11 @@ from __future__ import annotations
 import os
 import resource
 import select
-import selectors
 import sys
 import time
 
 from ..rank.kept_errors import traceback_of
+from ..shared import light_selectors as selectors
 from ..shared import processes
 from ..shared.wire import LineReader, encode
 
@@ -50,7 +50,7 @@ class Probing:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        selector: selectors.Selector,
         send: Callable[[Mapping[str, object]], None],
         request: int,
         message: RunProbes,

@@ -9,8 +9,8 @@ import zlib
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from selectors import BaseSelector
 
+    from ..shared.light_selectors import Selector
     from ..shared.replies import Comparison, Done, Unpacked
     from ..shared.requests import MoreResults, ReadResults
     from .job_results import ResultFiles
@@ -68,9 +68,24 @@ def code_folder(job: str) -> str:
 
 
 def _state_folder() -> str:
-    """The state directory of Muster on this host, by the same rule as muster.job.state_folder."""
+    """The state directory of Muster on this host, by the same rule as muster.job.state_folder.
+
+    In a container whose root is read-only, a directory in /tmp or in /dev/shm, which is always writable.
+    """
     state = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return os.path.join(state, "muster")
+    others = [f"{base}/muster-{os.getuid()}/state" for base in ("/tmp", "/dev/shm")]
+    found = (folder for folder in (state, *others) if _is_writable(folder))
+    return os.path.join(next(found, state), "muster")
+
+
+def _is_writable(folder: str) -> bool:
+    """Whether this directory of ours can be made, or be written to."""
+    while not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+        if folder in ("/tmp", "/dev/shm"):  # they belong to everybody
+            return os.access(folder, os.W_OK)
+    is_own = os.getuid() in (0, os.lstat(folder).st_uid)
+    return os.access(folder, os.W_OK) and (is_own or not folder.startswith(("/tmp/", "/dev/shm/")))
 
 
 class Unpacking:
@@ -145,7 +160,7 @@ class Unpacking:
 class Results:
     """Files that ranks have left in the code of a job, for --fetch; nothing is loaded before they are asked for."""
 
-    def __init__(self, selector: BaseSelector, transmit: Callable[[bytes], None], job: str) -> None:
+    def __init__(self, selector: Selector, transmit: Callable[[bytes], None], job: str) -> None:
         self._selector = selector
         self._transmit = transmit
         self._job = job

@@ -5,10 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import select
-import selectors
-import socket
 import time
 
+from ..shared import light_selectors as selectors
+from ..shared import light_socket as socket
 from ..shared import machine
 
 TYPE_CHECKING = False
@@ -132,7 +132,7 @@ class Dial:
 class Dialing:
     """Many connection attempts at once for one request; replies when all have an outcome."""
 
-    def __init__(self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None]) -> None:
+    def __init__(self, selector: selectors.Selector, send: Callable[[Mapping[str, object]], None]) -> None:
         self.selector = selector
         self.send = send
         self._request = 0

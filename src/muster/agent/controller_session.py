@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import selectors
 import time
 
+from ..shared import light_selectors as selectors
 from ..shared.line_log import LineLog
 from ..shared.wire import LEASE, LineReader, ProtocolError, Writer
 from .channel import Pipes, Tls
@@ -29,9 +29,6 @@ _UNACKNOWLEDGED = 8 << 20
 _HALF_CLOSED = 1.0
 """Seconds after which input that has ended, while output has not, means that the controller itself has closed it."""
 
-_BROKEN = 6.0
-"""Seconds to wait for a controller after ssh has ended: one that is alive notices this too, and is back in a second."""
-
 _SILENT = 3.0
 """Seconds without contact in both directions after which an agent that dials back connects again."""
 
@@ -47,7 +44,7 @@ class ControllerSession:
     def __init__(
         self,
         channel: Pipes | Tls,
-        selector: selectors.BaseSelector,
+        selector: selectors.Selector,
         on_message: Callable[[Any], None],
         end: Callable[[str], None],
     ) -> None:
@@ -134,8 +131,9 @@ class ControllerSession:
                 self._end("the controller closed the connection")
         if self._socket is not None:
             self._socket.step()
-            if self._broken is not None and now - self._broken > _BROKEN:
-                self._end(f"the connection broke, and the controller did not return for {_BROKEN:g} s")
+            wait = self._socket.wait
+            if self._broken is not None and now - self._broken > wait:
+                self._end(f"the connection broke, and the controller did not return for {wait:g} s")
         elif self._can_resume and (self._broken is not None or now - self.lease.granted > _SILENT):
             self._dial()
         elif self._redial is not None:
@@ -191,6 +189,11 @@ class ControllerSession:
             self._broken = since
             if not self._can_resume:
                 self._end(why)
+
+    def hang_up(self) -> None:
+        """Close the connection for good."""
+        self._drop()
+        self._broken = clock()
 
     def _drop(self) -> None:
         """Close the connection, if there is one."""

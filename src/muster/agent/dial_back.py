@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         key_from: Sequence[str]
         killed_at_once: bool
         limit: float
+        is_patient: bool
         protocol: int
 
 
@@ -52,6 +53,9 @@ NO_WAY = 119
 
 _TRY = 3.0
 """Timeout in seconds per address; long enough for one lost SYN."""
+
+_REJECTED = 2.0
+"""Seconds until an agent that is patient dials again after the controller has rejected it."""
 
 _REFUSED = 3.0
 """Seconds after which refusals by every address mean that the controller, which listened before, has exited."""
@@ -150,24 +154,32 @@ def enter(order: Order, space: dict[str, object]) -> None:
         channel.settimeout(order["limit"])
         try:
             line = introduce(channel, hello(order))
-            break
+            if line:
+                break
+            rejected = "the controller rejected the agent on %s with the key `%s`" % (own_name(), own_key(order))
+            if not order.get("is_patient") or time.monotonic() > give_up:
+                leave(NO_WAY, rejected)
+            time.sleep(_REJECTED)
         except OSError as error:
-            channel.close()
             if time.monotonic() > give_up:
                 leave(NO_WAY, "%s cannot stay connected to muster: %s" % (own_name(), error))
+        channel.close()
         time.sleep(0.2)
     channel.suppress_ragged_eofs = True  # type: ignore[attr-defined]
-    space.update(channel=channel, take=channel.recv)
+    space.update(channel=channel, take=channel.recv, give=channel.sendall)
     exec(line, space)
 
 
 def introduce(channel: ssl.SSLSocket, first: dict[str, object]) -> bytes:
-    """Send the first line; returns that of the controller, or raises OSError if the connection ends before it."""
+    """Send the first line; returns that of the controller, or nothing if it rejects the agent.
+
+    Raises OSError if the connection ends otherwise.
+    """
     channel.sendall(json.dumps(first).encode() + b"\n")
     line = b""
     while not line.endswith(b"\n"):
         byte = channel.recv(1)
         if not byte:
-            leave(NO_WAY, "the controller rejected the agent on %s with the key `%s`" % (own_name(), first["key"]))
+            return b""
         line += byte
     return line

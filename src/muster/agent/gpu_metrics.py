@@ -7,9 +7,9 @@ nvidia-smi less often. A child that stays silent is killed, and a new one is sta
 from __future__ import annotations
 
 import os
-import selectors
 import time
 
+from ..shared import light_selectors as selectors
 from ..shared import machine, processes
 from ..shared.wire import LineReader, ProtocolError, encode
 
@@ -63,7 +63,7 @@ def why_throttled(bits: int) -> str:
 class Reader:
     """The child process and its last reading."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
+    def __init__(self, selector: selectors.Selector) -> None:
         self.selector = selector
         self.gpus: list[GpuGauges] = []
         self.memory: dict[int, int] = {}

@@ -10,11 +10,11 @@ from . import gpu_metrics
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import selectors
     from collections.abc import Callable, Iterable, Mapping
     from typing import TypedDict
 
     from ..shared.events import HostGauges, RankGauges
+    from ..shared.light_selectors import Selector
     from .guard import Guard
     from .rank_process import Rank
 
@@ -49,7 +49,7 @@ class Gauges:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        selector: Selector,
         send: Callable[[Mapping[str, object]], None],
         speaks_for_host: bool,
         guard: Guard,

@@ -6,16 +6,16 @@ A hanging file system blocks only the child, not the agent and its heartbeat.
 from __future__ import annotations
 
 import os
-import signal
-from selectors import EVENT_READ
 
+from ..shared import light_signal as signal
+from ..shared.light_selectors import EVENT_READ
 from ..shared.wire import LineReader, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from selectors import BaseSelector
 
+    from ..shared.light_selectors import Selector
     from ..shared.replies import ResultFile, ResultPart
     from ..shared.requests import ReadResults
 
@@ -36,7 +36,7 @@ class ResultFiles:
 
     def __init__(
         self,
-        selector: BaseSelector,
+        selector: Selector,
         transmit: Callable[[bytes], None],
         message: ReadResults,
         folder: str,

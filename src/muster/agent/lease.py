@@ -7,7 +7,7 @@ the difference between the two clocks from above. With it, the agent's lease end
 
 from __future__ import annotations
 
-from collections import deque
+from ..shared.light_collections import deque
 
 _DRIFT = 2e-4
 """By how many seconds per second two clocks may drift apart."""

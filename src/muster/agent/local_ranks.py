@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import selectors
-import signal
 import time
-from collections import deque
 
+from ..shared import light_selectors as selectors
+from ..shared import light_signal as signal
+from ..shared.light_collections import deque
 from .deadline import VARIABLE, Deadline
 from .failure_evidence import FailureEvidence
 from .job_environment import job_environment
@@ -45,7 +45,7 @@ class LocalRanks:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        selector: selectors.Selector,
         send: Callable[[Mapping[str, object]], None],
         transmit: Callable[[bytes], None],
         nofile: int,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import selectors
-
+from ..shared import light_selectors as selectors
 from .connectivity import BACKLOG, Listener, free_port, own_addresses, port_in_use
 
 TYPE_CHECKING = False
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 class MasterPort:
     """Answers connection tests of the other hosts, and holds the port for the store or for rank 0."""
 
-    def __init__(self, selector: selectors.BaseSelector, ranks: LocalRanks) -> None:
+    def __init__(self, selector: selectors.Selector, ranks: LocalRanks) -> None:
         self._selector = selector
         self._ranks = ranks
         self._listener: Listener | None = None
@@ -37,20 +36,22 @@ class MasterPort:
         """Give up the port and the store of an earlier attempt, before the hosts of the next one meet."""
         if self._ranks.spawner is not None:
             self._ranks.spawner.end_store()
-        if self._listener is not None:  # the last meeting was not completed
-            self._selector.unregister(self._listener.socket)
-            self._listener.keep("")
-            self._listener = None
+        self.stop_answering()  # the last meeting was not completed
         if self._held is not None:
             self._held.close()
             self._held = None
 
+    def stop_answering(self, whom: str = "") -> socket.socket | None:
+        """Close the port for connection tests, unless it is reserved for the job's `store` or for `rank 0`."""
+        listener, self._listener = self._listener, None
+        if listener is None:
+            return None
+        self._selector.unregister(listener.socket)
+        return listener.keep(whom)
+
     def hold(self, message: requests.Hold, number: int) -> replies.Held:
         """Stop answering connections, and reserve the port for the job's `store` or for `rank 0`."""
-        if self._listener is not None:
-            self._selector.unregister(self._listener.socket)
-            self._held = self._listener.keep(message["whom"])
-            self._listener = None
+        self._held = self.stop_answering(message["whom"]) or self._held
         return {"port": self._held.getsockname()[1] if self._held is not None else 0}
 
     def another(self, message: requests.AnotherPort, number: int) -> replies.Port:

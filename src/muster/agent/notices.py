@@ -11,6 +11,7 @@ import selectors
 import time
 
 from ..shared import processes
+from ..shared.light_selectors import EVENT_READ, Selector
 from ..shared.wire import LineReader, encode
 from .cloud_notices import CLOUDS, CloudError
 
@@ -62,7 +63,7 @@ class Notices:
 
     def __init__(
         self,
-        selector: selectors.BaseSelector,
+        selector: Selector,
         send: Callable[[Mapping[str, object]], None],
         ranks: LocalRanks,
         message: WatchNotices,
@@ -122,7 +123,7 @@ class Notices:
             os.close(write)
         self._pid, self._read, self._lines = pid, read, LineReader()
         self._silent_at = time.monotonic() + _POLL_LIMIT
-        self.selector.register(read, selectors.EVENT_READ, self._on_lines)
+        self.selector.register(read, EVENT_READ, self._on_lines)
 
     def _on_lines(self) -> None:
         data = os.read(self._read, 1 << 16)

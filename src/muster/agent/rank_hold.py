@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 
+from ..shared import light_signal as signal
 from ..shared import processes
 
 TYPE_CHECKING = False

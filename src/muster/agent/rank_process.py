@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 import fcntl
 import os
-import socket
 
+from ..shared import light_socket as socket
 from ..shared.wire import LineReader
 
 TYPE_CHECKING = False

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import re
-
-from ..shared.wire import ProtocolError, decode
+from ..shared.wire import ProtocolError, decode, encode
 from .rank_process import report_reader
 
 TYPE_CHECKING = False
@@ -19,8 +16,15 @@ if TYPE_CHECKING:
     from .stopping import Interrupt
 
 _PIECE = b'{"t":"piece","piece":"'
-_TIME = re.compile(rb',"time":[0-9.eE+-]+}')
+_TIME = b',"time":'
+_NUMBER = b"0123456789.eE+-"
 _BASE64 = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/="
+
+
+def _is_time(rest: bytes) -> bool:
+    """Whether this is the end of a report, with nothing but a time."""
+    number = rest[len(_TIME) : -1]
+    return rest == _TIME + number + b"}" and number != b"" and not number.translate(None, _NUMBER)
 
 
 class RankReports:
@@ -52,7 +56,7 @@ class RankReports:
         """Handle one line of a rank; pieces of a result, which may be very large, are forwarded without parsing."""
         before, _, after = line.partition(_PIECE)
         piece, _, rest = after.partition(b'"')
-        if not before and not piece.translate(None, _BASE64) and _TIME.fullmatch(rest):
+        if not before and not piece.translate(None, _BASE64) and _is_time(rest):
             self._local.transmit(line[:-1] + b',"rank":%d}\n' % rank)
             return
         try:
@@ -68,7 +72,7 @@ class RankReports:
             self._local.guard.failed("what a rank reports", error)
             if report.pop("calls", None) is None:  # from torch's internals; report the failure without them
                 return
-            self.take(rank, json.dumps(report).encode())
+            self.take(rank, encode(report)[:-1])
             return
         self._handlers.get(report["t"], self._local.send)(report)
 

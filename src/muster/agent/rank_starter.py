@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import selectors
-
 from ..rank.preloaded import binds_threads
+from ..shared import light_selectors as selectors
 from .spawner_client import Spawner
 
 TYPE_CHECKING = False
@@ -23,7 +22,7 @@ class RankStarter:
     """Prepares a spawner, and answers the request for it."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None], read: Callable[[], None]
+        self, selector: selectors.Selector, send: Callable[[Mapping[str, object]], None], read: Callable[[], None]
     ) -> None:
         """`read` is called when the spawner has sent something."""
         self.spawner: Spawner | None = None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import selectors
 
+from ..shared import light_selectors as selectors
 from ..shared.wire import Writer
 
 TYPE_CHECKING = False
@@ -34,7 +34,7 @@ class Stdin:
     """Gives ranks their stdin: the inherited one for all ranks, or a pipe from the controller for one rank."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None], from_controller: int = 0
+        self, selector: selectors.Selector, send: Callable[[Mapping[str, object]], None], from_controller: int = 0
     ) -> None:
         self.selector = selector
         self.send = send

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import json
-import selectors
 import socket
 import sys
 
+from ..shared import light_selectors as selectors
 from .channel import Tls
 from .controller_session import clock
 from .dial_back import hello
@@ -37,7 +37,7 @@ _REFUSALS = 3
 class Redial:
     """Tries, one after the other, to connect to the addresses of the controller; the one that worked comes first."""
 
-    def __init__(self, session: ControllerSession, selector: selectors.BaseSelector, terms: Session, peer: str) -> None:
+    def __init__(self, session: ControllerSession, selector: selectors.Selector, terms: Session, peer: str) -> None:
         self.is_refused = False
         self._session = session
         self._selector = selector

@@ -1,4 +1,4 @@
-"""Lets the controller reach this agent again: a socket without a file, to which another ssh connection leads.
+"""Lets the controller reach this agent again: a socket without a file, to which another connection leads.
 
 Every user of the host can see and use the socket, so each side must prove that it knows the secret of the session.
 """
@@ -6,10 +6,10 @@ Every user of the host can see and use the socket, so each side must prove that 
 from __future__ import annotations
 
 import os
-import selectors
-import socket
 import struct
 
+from ..shared import light_selectors as selectors
+from ..shared import light_socket as socket
 from ..shared.resume_proof import is_proof, proof
 from ..shared.wire import ProtocolError, decode, encode
 from .channel import Pipes
@@ -36,12 +36,14 @@ _LONGEST = 4096
 
 
 class ResumeSocket:
-    """The socket on which an agent behind ssh listens; with `name` only, because it needs no file."""
+    """The socket on which an agent behind ssh or in a pod listens; with `name` only, because it needs no file."""
 
-    def __init__(self, session: ControllerSession, selector: selectors.BaseSelector, terms: Session) -> None:
+    def __init__(self, session: ControllerSession, selector: selectors.Selector, terms: Session) -> None:
         self._session = session
         self._selector = selector
         self._terms = terms
+        self.wait = terms["wait"]
+        """Seconds to wait for the controller after a connection has ended."""
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.bind("\0" + terms["name"])
         self._socket.listen(_WAITING)
@@ -107,7 +109,7 @@ class Claim:
         self,
         channel: Pipes | Tls,
         session: ControllerSession,
-        selector: selectors.BaseSelector,
+        selector: selectors.Selector,
         terms: Session,
         first: bytes = b"",
         user: int = -1,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import signal
 import time
 
+from ..shared import light_signal as signal
 from ..shared import processes
 
 TYPE_CHECKING = False

@@ -5,20 +5,17 @@ Messages use one SOCK_SEQPACKET socket, with a rank's descriptors attached to it
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import select
-import signal
-import socket
 import sys
 import time
 
-from ..rank import interpreter_exit, process_title, torch_adapter
-from ..rank import script as rank
-from ..shared import bootstrap, processes
+from ..rank import process_title
+from ..shared import bootstrap, light_json, processes
+from ..shared import light_signal as signal
+from ..shared import light_socket as socket
 from . import store_process
-from .imported import Imported
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +31,7 @@ if TYPE_CHECKING:
         Target,
         ZygoteConfig,
     )
+    from .imported import Imported
 
 _END_LIMIT = 30.0
 """Seconds to try to end the remaining processes after the agent is gone."""
@@ -50,6 +48,8 @@ _LARGEST = 1 << 17
 
 def main(config: ZygoteConfig) -> int:
     """Run the zygote: import what the ranks need, then fork one rank per request."""
+    from ..rank import script  # here, because the agent imports this module too
+
     processes.adopt_orphans()
     sock = socket.socket(fileno=config["socket"])
     sock.set_inheritable(False)
@@ -60,8 +60,8 @@ def main(config: ZygoteConfig) -> int:
     _survive_strays()
     given = {**os.environ, **config["restore"]}
     env = {name: value for name, value in given.items() if value is not None}
-    imported = Imported(config["preload"], env) if config["keep"] else None
-    rank.set_first_path(config)
+    imported = _remember(config["preload"], env) if config["keep"] else None
+    script.set_first_path(config)
     ready = _load(config["preload"])
     _send(sock, ready)
     if ready["t"] != "ready":
@@ -78,9 +78,17 @@ def main(config: ZygoteConfig) -> int:
     return 0
 
 
+def _remember(preload: Sequence[str], env: Mapping[str, str]) -> Imported:
+    from .imported import Imported  # here, because only a zygote that is kept needs it
+
+    return Imported(preload, env)
+
+
 def _load(preload: Sequence[str]) -> Ready | ImportFailed:
     """Import these modules, so that ranks can be forked."""
     import gc
+
+    from ..rank import interpreter_exit, torch_adapter
 
     gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
     for name in preload:
@@ -97,8 +105,10 @@ def _load(preload: Sequence[str]) -> Ready | ImportFailed:
 
 def _enter_next(file: int, imported: Imported | None) -> tuple[NextJob | None, Ready | Stale | ImportFailed]:
     """Get ready for the job that a file describes; returns no job if another zygote is needed."""
-    with open(file, "rb") as described:
-        job: NextJob = json.load(described)
+    from ..rank import torch_adapter
+
+    with open(file, encoding="ascii") as described:
+        job: NextJob = light_json.loads(described.read())
     if imported is None:
         return None, {"t": "stale", "why": "it was not started to be kept"}
     try:
@@ -176,7 +186,7 @@ def serve(
         if not data:
             _end_all()
             return
-        request = json.loads(data)
+        request = light_json.loads(data.decode())
         validate(request, ORDERS)
         if request["t"] == "next":
             job, answer = _enter_next(fds.pop(), imported)
@@ -243,7 +253,9 @@ def _start(
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (config["nofile"], hard))
         if fork:
-            rank.run_forked(config, env, fds)
+            from ..rank import script
+
+            script.run_forked(config, env, fds)
         _exec_rank(config, env, fds)
     except BaseException:
         from traceback import format_exc
@@ -257,14 +269,14 @@ def _exec_rank(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
     """Replace this fork with a fresh interpreter that runs the rank."""
     stdin, stdout, stderr, report, stacks, *call = fds
     order: FreshRankConfig = {**config, "stdin": stdin, "report": report, "stacks": stacks, "call": call}
-    code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "rank.script", order))
+    code = processes.file_with(bootstrap.payload(bootstrap.own_package("rank", "shared"), "rank.script", order))
     try:
         for fd in (stdin, report, stacks, *call):
             os.set_inheritable(fd, True)
         for fd, target in ((code, 0), (stdout, 1), (stderr, 2)):
             os.dup2(fd, target)  # the originals close at exec
         processes.default_signals()
-        argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config))]
+        argv = [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(process_title.command(config))]
         os.execve(sys.executable, argv, env)
     except BaseException as error:
         os.write(2, f"muster: could not start {sys.executable}: {error}\n".encode())
@@ -314,6 +326,6 @@ def _end_all() -> None:
 
 def _send(sock: socket.socket, message: Mapping[str, object]) -> None:
     try:
-        sock.send(json.dumps(message).encode())
+        sock.send(light_json.dumps(message).encode())
     except OSError:
         pass  # the agent is gone, which the next read detects

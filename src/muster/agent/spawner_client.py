@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import socket
 import sys
 import time
 
 from ..rank import process_title
-from ..rank import script as rank
-from ..shared import bootstrap, processes
+from ..shared import bootstrap, light_json, processes
+from ..shared import light_signal as signal
+from ..shared import light_socket as socket
 from ..shared.wire import ProtocolError, decode
 from . import spawner, store_process
 
@@ -59,9 +57,10 @@ class Spawner:
             "keep": keep,
         }
         later = [" "] * _LATER_WORDS + [" " * _LATER_SIZE] if keep else []
-        code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "agent.spawner", config))
+        room = process_title.room_for(process_title.command(config))
+        code = processes.file_with(bootstrap.payload(bootstrap.own_package(), "agent.spawner", config))
         self.pid = processes.start(
-            [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(rank.command(config)), *later],
+            [sys.executable, "-u", "-c", bootstrap.COMMAND, *room, *later],
             # The first variable must be one that no rank changes: see rank._set_environment.
             {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],
@@ -75,7 +74,7 @@ class Spawner:
 
     def serve_next(self, target: Target, env: Mapping[str, str]) -> None:
         """Ask the zygote to serve another job."""
-        code = processes.file_with(json.dumps({"target": target, "env": env}).encode())
+        code = processes.file_with(light_json.dumps({"target": target, "env": env}).encode())
         socket.send_fds(self.socket, [b'{"t": "next"}'], [code])
         os.close(code)
 
@@ -99,7 +98,7 @@ class Spawner:
         """
         request: StartRank = {"t": "rank", "rank": rank.number, "env": rank.env}
         fds = [rank.stdin, *(stream.write for stream in rank.streams), rank.stacks, *call]
-        socket.send_fds(self.socket, [json.dumps(request).encode()], fds)
+        socket.send_fds(self.socket, [light_json.dumps(request).encode()], fds)
         for stream in rank.streams:
             stream.close_write()
 

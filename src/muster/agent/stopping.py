@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
 
 from ..rank.questions import MARK, MOVED
+from ..shared import light_signal as signal
 from ..shared import processes
 
 TYPE_CHECKING = False

@@ -6,10 +6,10 @@ As under torchrun, all ranks including rank 0 are clients, so a rank that starts
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 from ..rank import process_title
+from ..shared import light_signal as signal
 from ..shared import processes
 
 TYPE_CHECKING = False
@@ -97,7 +97,7 @@ def start(listener: int, env: Mapping[str, str], *, fork: bool) -> NoReturn:
     if fork:
         keep(listener)
     os.set_inheritable(listener, True)
-    code = processes.file_with(bootstrap.payload(bootstrap.own_parcel(), "agent.store_process", {"socket": listener}))
+    code = processes.file_with(bootstrap.payload(bootstrap.own_package(), "agent.store_process", {"socket": listener}))
     os.dup2(code, 0)
     argv = [sys.executable, "-c", bootstrap.COMMAND, *process_title.room_for([])]
     os.execve(sys.executable, argv, env)

@@ -6,9 +6,9 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import selectors
     from collections.abc import Callable, Iterable, Mapping
 
+    from ..shared import light_selectors as selectors
     from .gpu_metrics import Reader
     from .guard import Guard
     from .host_metrics import Gauges
@@ -22,7 +22,7 @@ class UsageReports:
     """Measures while ranks run."""
 
     def __init__(
-        self, selector: selectors.BaseSelector, send: Callable[[Mapping[str, object]], None], guard: Guard
+        self, selector: selectors.Selector, send: Callable[[Mapping[str, object]], None], guard: Guard
     ) -> None:
         self._selector = selector
         self._send = send

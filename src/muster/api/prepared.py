@@ -115,7 +115,7 @@ def make_job(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None = None) 
     spec = _checked_recovery(spec, choice)
     preload, reason = _preload(spec, choice, text)
     return Job(
-        id=earlier.job_id if earlier is not None else new_job_id(spec.target or "check", spec.name),
+        id=_job_id(spec, choice, earlier),
         spec=spec,
         hosts=choice.hosts,
         carried=choice.engine.carried(os.environ, spec),
@@ -125,6 +125,13 @@ def make_job(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None = None) 
         first_attempt=earlier.next_attempt if earlier is not None else 0,
         has_store=not chooses_port(text),
     )
+
+
+def _job_id(spec: RunSpec, choice: Choice, earlier: EarlierRuns | None) -> str:
+    if earlier is not None:
+        return earlier.job_id
+    chosen = choice.allocation.job_id if choice.allocation is not None and spec.target else ""
+    return chosen or new_job_id(spec.target or "check", spec.name)
 
 
 def _checked_recovery(spec: RunSpec, choice: Choice) -> RunSpec:

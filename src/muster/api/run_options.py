@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from muster.api.arguments import Parser, flag, natural, option, port, positive, rank_set, rejoin, seconds, silence
-from muster.api.torchrun_options import add_torchrun, refuse
+from muster.api.torchrun_options import PER_NODE, NamespaceOrRanks, add_torchrun, read_per_node, refuse
 from muster.config import host_groups, host_pythons, read_configuration
 from muster.engines.container.container import PROGRAMS
 from muster.engines.engine import Engine, words
@@ -44,17 +44,27 @@ _SWITCHES = {
 def add_where(p: Parser) -> None:
     """Add the options for hosts and ranks per host."""
     where = p.add_argument_group("hosts")
-    option(where, "-H --hosts HOSTS", "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8, @group")
+    about = "hosts to run on: name, user@name, name:8, name:0,2,5, gpu[01-04]:8, pod/name, @group"
+    option(where, "-H --hosts HOSTS", about)
     option(where, "--hostfile FILE", "read hosts from FILE, one per line (`host slots=8`)")
     option(where, "--lab N", "run on N virtual hosts on this machine, h1 to hN, created for this job", type=positive)
+    _option(where, "--pods SELECTOR", "run in the pods of Kubernetes with these labels, such as app=train")
+    about = "namespace of the pods (default: that of kubectl's current context)"
+    _option(where, "-n --namespace NAME", about, action=NamespaceOrRanks)
+    _option(where, "-c --pod-container NAME", "container of the pods (default: the one that kubectl chooses)")
     _option(where, "--nproc N", "ranks per host unless HOSTS gives a number (default: one per GPU)", type=positive)
-    _option(where, "--python PATH", "Python on the hosts (default: the same path as here, else python3)")
+    _option(
+        where, "--python PATH", "Python on the hosts (default: the same path as here, else python3; in pods python3)"
+    )
 
 
 def add_engine(p: Parser) -> None:
     """Add the options for the engine and the container."""
     engine = p.add_argument_group("engine (starts the processes)")
-    about = "local, ssh, slurm, pbs, mpi, or auto (default): the scheduler of the current job, else ssh or local"
+    about = (
+        "local, ssh, slurm, pbs, mpi, kubernetes, or auto (default): the scheduler of the current job, kubernetes for "
+        "pods, else ssh or local"
+    )
     _option(engine, "--engine NAME", about, choices=NAMES)
     for each in built_in():
         each.add_options(engine)
@@ -117,7 +127,10 @@ def add_host_loss(p: Parser) -> None:
     _option(hosts, "--min-hosts N", about, type=positive)
     about = "with --min-hosts, use hosts that return: at the next `restart`, or by a restart after a time such as 10m"
     _option(hosts, "--rejoin WHEN", about, type=rejoin)
-    about = "treat a host as lost after DURATION without contact (default: 5s with --spares or --min-hosts, else 20s)"
+    about = (
+        "treat a host as lost after DURATION without contact (default: 5s with --spares or --min-hosts, else 20s; "
+        "20s for pods)"
+    )
     _option(hosts, "--lost-after DURATION", about, type=silence)
     _flag(hosts, "--avoid-bad", "do not use hosts whose hardware failed in earlier jobs")
     about = "run CMD on each host every 2s; exit code 0: the host is about to go away (or use `aws`, `gcp`, `azure`)"
@@ -211,6 +224,8 @@ def _typed(options: argparse.Namespace) -> dict[str, Any]:
         "fetch": tuple(getattr(options, "fetch", ())),
         "notify": tuple(getattr(options, "notify", ())),
     }
+    if given.get("namespace") in PER_NODE and not given.get("pods"):
+        given["nproc"] = read_per_node(given.pop("namespace"))  # `-n gpu` as of torchrun
     _check_restarts(given)
     return {name: value for name, value in given.items() if value not in (None, ()) and (value != {} or name != "env")}
 
@@ -256,7 +271,7 @@ def copied_names(options: argparse.Namespace) -> tuple[str, ...]:
 
 def _hosts(options: argparse.Namespace) -> tuple[Host, ...] | None:
     """Return the hosts of -H or --hostfile; None if neither is given."""
-    given = [name for name in ("hosts", "hostfile", "lab") if getattr(options, name)]
+    given = [name for name in ("hosts", "hostfile", "lab", "pods") if getattr(options, name, None)]
     if len(given) > 1 and given != ["hosts", "lab"]:
         flags = " and ".join("-H" if name == "hosts" else f"--{name}" for name in given)
         raise UsageError(f"{flags} cannot be used together", hint="leave one of them out")

@@ -119,12 +119,30 @@ FLAGS = (
 )
 
 
+PER_NODE = ("gpu", "cpu", "auto")
+"""Values of --nproc-per-node that are not numbers."""
+
+
+class NamespaceOrRanks(argparse.Action):
+    """`-n`: the namespace of pods as of kubectl, or, if it is a number, the ranks per host as of torchrun."""
+
+    def __call__(
+        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, name: str | None = None
+    ) -> None:
+        """Set one of the two."""
+        if name == "-n" and str(values).isdigit():
+            namespace.nproc = read_per_node(values)
+        else:
+            namespace.namespace = values
+
+
 def add_torchrun(p: Parser) -> None:
     """Accept torchrun's options, which --help does not list; those not given are absent from the parsed options."""
     hidden: dict[str, Any] = {"default": argparse.SUPPRESS, "help": argparse.SUPPRESS}
     for flag in FLAGS:
         kind = {"action": "store_true"} if flag.reads is None else {"type": flag.reads}
-        p.add_argument(*flag.names, dest=flag.dest, **kind, **hidden)
+        names = [name for name in flag.names if name not in p._option_string_actions]  # -n of Muster means both
+        p.add_argument(*names, dest=flag.dest, **kind, **hidden)
 
 
 def refuse(options: argparse.Namespace) -> None:

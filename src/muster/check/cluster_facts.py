@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from muster.agent.probes import nvidia, operating_system
 from muster.check.finding import Fix
 from muster.controller.addresses import Offer
+from muster.engines.kubernetes.pod_facts import PodFacts
 from muster.errors import HostError
 from muster.shared.host_state import Facts
 from muster.shared.replies import DialResult
@@ -95,6 +96,8 @@ class Wanted:
     interface: str | None = None
     python: str | None = None
     image: str | None = None
+    pods: bool = False
+    """Whether the hosts are pods of Kubernetes."""
     sync: bool = False
     argv: tuple[str, ...] = ()
     """The command line as typed, starting with `muster`."""
@@ -149,6 +152,8 @@ class Cluster:
     wanted: Wanted = Wanted()
     reach: Reach | None = None
     """None if no host dialed another: there is one host, or a connection was lost."""
+    pods: PodFacts | None = None
+    """What the API server says, if the hosts are pods."""
 
     def answers(self, probe: Callable[[Question], Answer]) -> dict[str, Answer]:
         """The answers to a probe, by host, without hosts that did not answer."""

@@ -63,6 +63,7 @@ def wanted_by(
         interface=spec.interface,
         python=spec.python,
         image=spec.image,
+        pods=spec.uses_pods,
         sync=spec.sync,
         argv=("muster", *argv),
     )

@@ -20,4 +20,6 @@ async def quick(job: Job, launch: Launch, checks: dict[str, Check], wanted: Want
         machines, reach = await asyncio.gather(
             gather(job, hosts.links, checks, wanted, logins=logins_of(launch)), dial_all(hosts.links, wanted)
         )
-        return Cluster(machines=tuple(machines), refusals=tuple(hosts.refusals), wanted=wanted, reach=reach)
+        return Cluster(
+            machines=tuple(machines), refusals=tuple(hosts.refusals), wanted=wanted, reach=reach, pods=hosts.pods
+        )

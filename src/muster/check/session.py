@@ -12,6 +12,7 @@ from muster.check.cluster_facts import Refusal
 from muster.controller.agents import Agents
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch
+from muster.engines.kubernetes.pod_facts import PodFacts
 from muster.errors import HostError, MusterError
 from muster.shared.wire import HEARTBEAT
 
@@ -33,6 +34,8 @@ class Session:
 
     links: list[AgentLink] = field(default_factory=list[AgentLink])
     refusals: list[Refusal] = field(default_factory=list[Refusal])
+    pods: PodFacts | None = None
+    """What the API server says, if the hosts are pods."""
 
 
 @asynccontextmanager
@@ -41,7 +44,7 @@ async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[S
     agents = Agents(launch, folder, on_event=_ignore, on_text=_ignore)
     beating = asyncio.ensure_future(_beat(agents))
     failed: dict[str, HostError] = {}
-    limit = CONNECT_LIMIT if launch.channel == "pipes" else QUEUE_LIMIT
+    limit = QUEUE_LIMIT if launch.channel == "dial-back" else CONNECT_LIMIT
 
     def on_failure(error: HostError) -> None:
         failed[error.host] = error
@@ -57,10 +60,20 @@ async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[S
         yield Session(
             links=[link for link in agents.leaders if link.facts and not link.lost],
             refusals=[Refusal(name=name, why=error, spec=_spec(launch, name)) for name, error in failed.items()],
+            pods=await _pods(agents),
         )
     finally:
         beating.cancel()
         await agents.close(limit=_CLOSE_LIMIT)
+
+
+async def _pods(agents: Agents) -> PodFacts | None:
+    if agents.launch.channel != "pods":
+        return None
+    from muster.controller.links.pods import PodConnector
+
+    assert isinstance(agents.connector, PodConnector)
+    return await agents.connector.pod_facts()
 
 
 async def _beat(agents: Agents) -> None:

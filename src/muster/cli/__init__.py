@@ -27,7 +27,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "check": ("muster.cli.check", "Check hosts for problems before a run"),
     "setup": ("muster.cli.setup", "Set up ssh logins without a password"),
     "bench": ("muster.cli.bench", "Benchmark collectives and links, and how a script scales"),
-    "submit": ("muster.cli.submit", "Write or submit a batch script for Slurm or PBS"),
+    "submit": ("muster.cli.submit", "Write or submit a batch job for Slurm, PBS or Kubernetes"),
     "config": ("muster.cli.config", "Show the options in effect and where they come from"),
     "recipes": ("muster.cli.recipes", "List the training recipes, or copy one to start from"),
     "completion": ("muster.cli.completion", "Print a completion script for bash, zsh or fish"),

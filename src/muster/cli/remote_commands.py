@@ -19,7 +19,7 @@ from typing import Any
 from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.jobs.job_folders import OnlyJob, see_only, short_id
 from muster.jobs.remote_place import RemotePlace, copy_command, read_place
-from muster.jobs.remote_python import RemotePython
+from muster.jobs.remote_python import RemotePython, running_pod
 from muster.jobs.remote_states import keep
 from muster.output.escapes import TerminalStream
 from muster.text import printable
@@ -45,6 +45,12 @@ def forward(name: str, argv: Sequence[str], folder: str) -> int:
     place = read_place(path)
     if place is None:
         raise MusterError(f"{path / 'remote.json'} was removed", hint="try again")
+    if place.submitted is not None:
+        from muster.cli.submitted_commands import without_pod
+
+        code = without_pod(name, argv, path, place.submitted)
+        if code is not None:
+            return code
     if name == "top":
         return _top(argv, path, place)
     if name == "dashboard":
@@ -239,13 +245,11 @@ def _address(remote: RemotePython) -> tuple[int, str]:
 @contextmanager
 def _forwarded(place: RemotePlace, port: int, there: int) -> Generator[None]:
     """Forward a port of this machine to one of 127.0.0.1 on the host."""
-    options = ("-N", "-T", "-oBatchMode=yes", "-oConnectTimeout=8", "-oExitOnForwardFailure=yes", "-oControlMaster=no")
-    alive = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3", "-oControlPath=none", "-oRemoteCommand=none")
-    login = (*(("-p", str(place.host.port)) if place.host.port else ()), place.host.destination)
-    argv = [*place.ssh, *options, *alive, f"-L127.0.0.1:{port}:127.0.0.1:{there}", *login]
+    argv = _forward_argv(place, port, there)
     process = subprocess.Popen(
         argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
     )
+    program = os.path.basename(argv[0])
     try:
         deadline = time.monotonic() + _FORWARD_LIMIT
         while not _answers(port):
@@ -255,14 +259,24 @@ def _forwarded(place: RemotePlace, port: int, there: int) -> Generator[None]:
                 why = f" ({printable(said[0])})" if said else ""
                 raise HostError(
                     place.host.name,
-                    f"ssh could not forward port {port} to the dashboard there{why}",
-                    hint="run `muster dashboard` on that host, if its sshd forbids forwarding",
+                    f"{program} could not forward port {port} to the dashboard there{why}",
+                    hint="run `muster dashboard` on that host, if it forbids forwarding",
                 )
             time.sleep(0.05)
         yield
     finally:
         process.terminate()
         process.communicate()
+
+
+def _forward_argv(place: RemotePlace, port: int, there: int) -> tuple[str, ...]:
+    """The command line that forwards a port, by ssh or kubectl."""
+    if place.submitted is not None:
+        return place.submitted.forward_argv(running_pod(place.submitted).name, port, there)
+    options = ("-N", "-T", "-oBatchMode=yes", "-oConnectTimeout=8", "-oExitOnForwardFailure=yes", "-oControlMaster=no")
+    alive = ("-oServerAliveInterval=5", "-oServerAliveCountMax=3", "-oControlPath=none", "-oRemoteCommand=none")
+    login = (*(("-p", str(place.host.port)) if place.host.port else ()), place.host.destination)
+    return (*place.ssh, *options, *alive, f"-L127.0.0.1:{port}:127.0.0.1:{there}", *login)
 
 
 def _answers(port: int) -> bool:

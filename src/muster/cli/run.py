@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -15,10 +16,12 @@ from muster.api.hints import misplaced
 from muster.api.prepared import Prepared, lab_hosts, make_job, prepare
 from muster.api.run_options import allocate, asking_for_allocation, parse_options, run_parser, spec_of
 from muster.api.torchrun_options import explain, refuse
+from muster.cli.init_process import continue_below_init
 from muster.cli.script_command import read_command
 from muster.engines.engine import Choice, this_host
+from muster.engines.kubernetes.pod_environment import in_pod
 from muster.environment import CARRIED
-from muster.errors import UsageError
+from muster.errors import MusterError, UsageError
 from muster.jobs.run_command import RunCommand
 from muster.spec import LOCAL_RANK, RunSpec
 
@@ -82,7 +85,9 @@ def parse(
 
 def main(argv: list[str]) -> int:
     """Run the job the command line describes and return its exit code."""
-    return start(RunCommand.here(argv), time.time())
+    begin = time.time()
+    continue_below_init()
+    return start(RunCommand.here(argv), begin)
 
 
 def start(typed: RunCommand, begin: float) -> int:
@@ -116,7 +121,23 @@ def start(typed: RunCommand, begin: float) -> int:
             if code is not None:
                 return code
         return detached(lambda background: _run(options, spec, typed, begin, background))
+    if in_pod(os.environ) and not options.dry_run:
+        return _run_in_pod(options, spec, typed, begin)
     return _run(options, spec, typed, begin)
+
+
+def _run_in_pod(options: argparse.Namespace, spec: RunSpec, typed: RunCommand, begin: float) -> int:
+    """Run the job, or the part of this pod in it; Kubernetes keeps how it ended."""
+    from muster.cli.pod_worker import follow, leave_message
+
+    if hasattr(options, "nnodes"):
+        os.environ["PET_NNODES"] = str(options.nnodes[1])  # what torchrun reads as well
+    try:
+        follow(spec)
+        return _run(options, spec, typed, begin)
+    except MusterError as error:
+        leave_message(error.message)
+        raise
 
 
 def _run(
@@ -155,7 +176,12 @@ def run(prepared: Prepared, begin: float, background: Background | None = None) 
             controller.to_background = Suspension(controller)
         return in_foreground(controller, on_started=on_started, stdin=True)
 
-    return execute(prepared, run_job, begin=begin).exit_code
+    verdict = execute(prepared, run_job, begin=begin)
+    if in_pod(os.environ) and not verdict.ok:
+        from muster.cli.pod_worker import leave_message
+
+        leave_message(verdict.in_short)
+    return verdict.exit_code
 
 
 def print_plan(prepared: Prepared) -> int:

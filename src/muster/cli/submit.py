@@ -1,4 +1,4 @@
-"""`muster submit`: writes a batch script with one `muster run`, and submits it to Slurm or PBS."""
+"""`muster submit`: writes a batch script with one `muster run`, and submits it to Slurm, PBS or Kubernetes."""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ examples:
   muster submit --slurm --nodes 4 --time 8h --requeue 10 --signal 120 train.py
   muster submit --slurm --nodes 5 --spares 1 --requeue 10 train.py
   muster submit --slurm --module cuda/12.4 --dry-run train.py > train.sbatch
+  muster submit --k8s --nodes 4 --gpus-per-node 8 --image registry.example/train:1 train.py
 
 All options of `muster run` are accepted as well, before the script, and become part of the job: --nproc, --env,
 --grace, --restarts and so on. Options after the script belong to the script.
@@ -80,14 +81,16 @@ def parser() -> Parser:
     """Return the parser of `muster submit` without the options of `muster run`."""
     p = Parser(
         prog="muster submit",
-        usage=f"muster submit {'|'.join(_schedulers())} [options] [options of muster run] SCRIPT [its arguments]",
-        description="Write a batch script that contains one `muster run`, and submit it.",
+        usage=f"muster submit {'|'.join((*_schedulers(), '--k8s'))} [options] [options of muster run] SCRIPT "
+        "[its arguments]",
+        description="Write a batch script or a manifest that contains one `muster run`, and submit it.",
         epilog=EXAMPLES,
     )
     to = p.add_argument_group("scheduler").add_mutually_exclusive_group()
     for flag, scheduler in _schedulers().items():
         about = f"write {scheduler.mark} directives, submit with {scheduler.program}"
         option(to, flag, about, dest="scheduler", action="store_const", const=scheduler)
+    option(to, "--k8s", "write the manifest of a Kubernetes Job, create it with kubectl")
     what = p.add_argument_group("resources (default: those of your site)")
     option(what, "--nodes N", "number of nodes", type=positive)
     option(what, "--gpus-per-node N", "GPUs per node", type=positive)
@@ -102,12 +105,17 @@ def parser() -> Parser:
     option(what, "--signal DURATION", about, type=seconds)
     about = "one more directive, without #SBATCH or #PBS: '--exclusive' (repeatable)"
     option(what, "--extra LINE", about, action="append", default=[])
+    pods = p.add_argument_group("Kubernetes")
+    about = "resource that --gpus-per-node requests, such as amd.com/gpu (default: nvidia.com/gpu)"
+    option(pods, "--gpu-resource NAME", about, default="nvidia.com/gpu")
+    about = "YAML or JSON with fields of the Job to add or replace, such as volumes, labels or tolerations"
+    option(pods, "--overlay FILE", about)
     where = p.add_argument_group("environment")
     about = "environment module to load first: cuda/12.4 (repeatable)"
     option(where, "--module NAME", about, dest="modules", action="append", default=[])
-    about = "virtual or conda environment to activate (default: the one Muster runs in)"
+    about = "virtual or conda environment to activate, with --k8s in the image (default: the one Muster runs in)"
     option(where, "--venv PATH", about)
-    option(p, "--dry-run", "print the batch script without submitting it")
+    option(p, "--dry-run", "print the batch script or manifest without submitting it")
     return p
 
 
@@ -127,6 +135,10 @@ def main(argv: list[str]) -> int:
     """Print or submit the script the command line describes and return the exit code."""
     line = split(argv)
     options = parse_options(parser(), line.own, "submit")
+    if options.k8s:
+        from muster.cli.submit_k8s import submit_to_kubernetes
+
+        return submit_to_kubernetes(options, line)
     scheduler = choose(options)
     request = make_request(options, line, scheduler)
     scheduler.check(request)
@@ -221,11 +233,18 @@ def choose(options: argparse.Namespace) -> Scheduler:
     here = [(flag, each.program) for flag, each in known.items() if shutil.which(each.program)]
     hint = f"this machine has {here[0][1]}: add {here[0][0]}" if len(here) == 1 else None
     example = "for example `muster submit --slurm --nodes 2 train.py`"
-    raise UsageError(f"no scheduler given, add {' or '.join(known)}", hint=hint or example)
+    raise UsageError(f"no scheduler given, add {', '.join(known)} or --k8s", hint=hint or example)
+
+
+def _refuse_kubernetes(options: argparse.Namespace) -> None:
+    """UsageError for an option that only --k8s understands."""
+    if options.overlay is not None:
+        raise UsageError("--overlay works only with --k8s", hint="use --extra for a directive")
 
 
 def make_request(options: argparse.Namespace, line: CommandLine, scheduler: Scheduler) -> Request:
     """Return the request; checks everything that can be checked before the job runs."""
+    _refuse_kubernetes(options)
     typed = ("muster", "submit", *line.own, *line.run)
     run_options, script = run.parse([*line.run, *line.script], places=False, typed=typed)
     for dest, (flag, instead) in _NOT_IN_A_JOB.items():

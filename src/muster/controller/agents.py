@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
 from muster.controller.keep.kept_agents import KeptAgents
+from muster.controller.links.agent_package import agent_payload
 from muster.controller.links.link import SUSPECT_AFTER, AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
@@ -55,7 +56,7 @@ class Agents:
         self.links: list[AgentLink] = []
         self.leaders: list[AgentLink] = []
         """The links that represent their hosts: all of them, or under MPI the first of each host."""
-        self.connector = _connector(launch, folder, on_text)
+        self.connector = _connector(launch)(launch, folder, on_text)
         self.failed: set[str] = set()
         """Hosts without a connection."""
         self._feed: Feed | None = None
@@ -134,9 +135,10 @@ class Agents:
     @cached_property
     def _payload(self) -> bytes:
         """The code of the agents of this job."""
-        from muster.controller.links.agent_package import agent_payload  # a run that reuses kept agents sends none
-
-        return agent_payload(self._job_id, self.scheduler, self.launch.orphaned, self.launch.attach)
+        launch = self.launch
+        return agent_payload(
+            self._job_id, self.scheduler, launch.orphaned, launch.attach, exits_with_job=launch.engine.exits_with_job
+        )
 
     async def reconnect(self, name: str, limit: float) -> AgentLink:
         """Start an agent again on a host that has none; its link replaces the old one when it is up."""
@@ -286,15 +288,15 @@ class Agents:
             return []
         return answer["left"]
 
-    async def close(self, limit: float) -> None:
-        """End every agent and its connection."""
+    async def close(self, limit: float, code: int = 0) -> None:
+        """End every agent and its connection; `code` is the exit code of the job."""
         used = self.used
         for_spare = min(limit, _SILENT_SPARE)
 
         def patience(link: AgentLink) -> float:
             return for_spare if link not in used and link.silence > SUSPECT_AFTER else limit
 
-        await asyncio.gather(*(link.close(limit=patience(link)) for link in self.links))
+        await asyncio.gather(*(link.close(limit=patience(link), code=code) for link in self.links))
         await self.connector.close()
 
     def _begin(self, work: Any) -> None:
@@ -303,12 +305,16 @@ class Agents:
         task.add_done_callback(self._under_way.discard)
 
 
-def _connector(launch: Launch, folder: Path, on_text: Callable[[str, str], None]) -> PipedConnector | DialedConnector:
+def _connector(launch: Launch) -> type[PipedConnector | DialedConnector]:
+    if launch.channel == "pods":
+        from muster.controller.links.pods import PodConnector  # few jobs run in pods
+
+        return PodConnector
     if launch.channel == "pipes":
-        return PipedConnector(launch, folder, on_text)
+        return PipedConnector
     from muster.controller.links.dialed import DialedConnector  # most jobs do not need it
 
-    return DialedConnector(launch, folder, on_text)
+    return DialedConnector
 
 
 async def _unless_lost(work: Awaitable[object]) -> None:

@@ -194,7 +194,8 @@ class Attempt:
     def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
         """A host is lost with its ranks, or it is up (`is_up`) and a process that its ranks need has ended."""
         if any(place.name == host for place in self.plan.placements):
-            self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up))
+            pod = next((place.host.pod for place in self.plan.placements if place.name == host), "")
+            self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up, pod=pod))
             self.over.set()
 
     def end_as_planned(self, why: str) -> None:

@@ -35,7 +35,7 @@ from muster.controller.requeue_watch import WARNING_SIGNAL, RequeueWatch, end_ea
 from muster.controller.startup_check import Check, StartupCheck
 from muster.controller.summary import Timeline, show_attempts, show_summary
 from muster.engines.engine import Launch
-from muster.errors import HostError, MusterError
+from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.job import Job
 from muster.output.log_files import LogFiles
 from muster.output.screen import Screen
@@ -154,13 +154,14 @@ class Controller:
         self._body = asyncio.ensure_future(self.body())
         ticking = asyncio.ensure_future(self.tick())
         ticking.add_done_callback(lambda task: task.cancelled() or self.on_bug(loop, {"exception": task.exception()}))
+        verdict: Verdict | None = None
         try:
             verdict = await self._body
         except asyncio.CancelledError:
             verdict = Verdict(exit_code=0) if self.requeue.time_is_up else None
         finally:
             self.recovery.waiting_for = None
-            await self.end()
+            await self.end(verdict)
             await self.blame.save()
             ticking.cancel()
         reason = self.agents.connector.why_ended()
@@ -288,6 +289,7 @@ class Controller:
                 raise
         else:
             self.recovery.roster.enroll()
+        self.drain.tick()  # before the ranks start, so that no notice comes too early
         self.status.connected(self.agents.usable)
         self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
 
@@ -352,20 +354,27 @@ class Controller:
         """The last attempt at running the ranks, if there was one."""
         return self.recovery.attempt
 
-    async def end(self) -> None:
-        """End all processes and connections, whatever the state of the job."""
+    async def end(self, verdict: Verdict | None) -> None:
+        """End all processes and connections, whatever the state of the job; without a `verdict`, it failed."""
         self.startup_check.end()
         recovery = self.recovery
         try:
             await recovery.close()
             if recovery.attempt is not None:
-                await recovery.stop_ranks()
+                if not recovery.has_stopped:
+                    await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
                 await self.results.copy(self.with_results())
         finally:
             recovery.waiting_for = None
             await self.kept.leave(self.agents.links, unusable=self.recovery.stuck)
-            await self.agents.close(limit=LAST_GRACE + 8)
+            await self.agents.close(limit=LAST_GRACE + 8, code=self.exit_code(verdict))
+
+    def exit_code(self, verdict: Verdict | None) -> int:
+        """The exit code of the job as far as it is known, for agents that exit with it."""
+        if self.stopped_by and self.signal is not None:
+            return 128 + self.signal
+        return EXIT_MUSTER if self.stopped_by or verdict is None else self.results.add_to(verdict).exit_code
 
     def with_results(self) -> Sequence[AgentLink]:
         """The hosts whose results are copied: if the job can do without some, not those that are lost."""

@@ -101,13 +101,13 @@ class Drain:
         """Let new agents watch for notices, and new ranks save if they run on a host that could not be replaced."""
         if not self._recovery.roster.members:
             return  # not all hosts are connected
-        can_continue = bool(self._spec.spares or self._spec.min_hosts)
-        for link in self._agents.links if can_continue or self._spec.notice else ():
+        sigterm = bool(self._spec.spares or self._spec.min_hosts) or self._agents.launch.engine.sigterm_is_notice
+        for link in self._agents.links if sigterm or self._spec.notice else ():
             if link.facts and not link.lost and link not in self._watched:
                 self._watched.add(link)
                 self._hosts.pop(link.name, None)  # it has returned
                 command = self._spec.notice if link in self._agents.leaders else ""
-                self._begin(link.request("notices", limit=_ANSWER_LIMIT, command=command, sigterm=can_continue))
+                self._begin(link.request("notices", limit=_ANSWER_LIMIT, command=command, sigterm=sigterm))
 
         for host, known in self._hosts.items():
             if self._signaled is not self._recovery.attempt and self._runs_ranks(host):

@@ -96,13 +96,18 @@ class HostReturns:
 
     async def _bring_back(self, name: str) -> None:
         pause = first = self._pause(name)
+        launch = self._agents.launch
         while True:
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
             old = self._agents.leader(name)
+            comes_by_itself = not any(old.spec in command.agents and command.argv for command in launch.commands)
+            await asyncio.sleep(0.0 if comes_by_itself else pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
             try:
-                async with self._logins:
-                    link = await self._agents.reconnect(name, CONNECT_LIMIT)
+                if comes_by_itself:
+                    link = await self._agents.reconnect(name, launch.pull_limit)
+                else:
+                    async with self._logins:
+                        link = await self._agents.reconnect(name, CONNECT_LIMIT)
             except MusterError as error:
                 _log.info("%s does not answer yet: %s", name, error.message)
                 continue

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from muster.controller import addresses
-from muster.controller.links.gathering import all_or_errors
 from muster.controller.links.link import AgentLink
+from muster.controller.links.together import all_or_errors
 from muster.errors import HostError
 from muster.job import Job
 from muster.output.screen import Screen
@@ -25,13 +25,12 @@ async def meet(job: Job, links: Sequence[AgentLink], plan: Plan, screen: Screen)
     offers = await _offers(job, links)
     meeting = await _try(job, links, offers, _master(job, links[0], screen))
     whom = "store" if plan.has_store else "rank 0"
-    requests = [link.request("hold", limit=10, whom=whom if link is links[0] else "") for link in links]
-    held = await all_or_errors(requests)
+    held = await links[0].request("hold", limit=10, whom=whom)  # the others stop listening when they start ranks
     for name, interface in meeting.interfaces.items():
         screen.info(f"{name}: GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME are {interface} ({meeting.reasons[name]})")
     user_env = {**job.carried, **job.spec.env}
     placements = [_with_interface(place, meeting.interfaces.get(place.name), user_env) for place in plan.placements]
-    return replace(plan, placements=tuple(placements)).at(meeting.master_addr, held[0]["port"])
+    return replace(plan, placements=tuple(placements)).at(meeting.master_addr, held["port"])
 
 
 async def another_port(job: Job, link: AgentLink, plan: Plan) -> Plan:

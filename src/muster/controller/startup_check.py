@@ -18,7 +18,7 @@ _PATIENCE = 0.5
 """Seconds the start waits for the check when everything else is ready."""
 
 _LATER = 2.0
-"""Seconds to wait before the check if nothing is imported meanwhile: it would compete with the start."""
+"""Seconds from the start of the ranks to the check if nothing is preloaded: it would compete with the start."""
 
 
 class StartupCheck:
@@ -30,6 +30,7 @@ class StartupCheck:
         self._task: asyncio.Task[None] | None = None
         self._too_late = False
         self._may_stop = False
+        self._settled = asyncio.Event()
 
     def begin(self, job: Job, links: Sequence[AgentLink]) -> None:
         """Start the check."""
@@ -41,6 +42,7 @@ class StartupCheck:
 
     async def _look(self, check: Check, job: Job, links: Sequence[AgentLink]) -> None:
         if not self._may_stop:
+            await self._settled.wait()
             await asyncio.sleep(_LATER)
         await check(job, links)
 
@@ -51,6 +53,7 @@ class StartupCheck:
             if self._task.done():
                 self._task.result()
         self._too_late = True
+        self._settled.set()
 
     def end(self) -> None:
         """Cancel the check."""

@@ -24,6 +24,8 @@ class Allocation:
     """The group of each host in a heterogeneous job; empty for other jobs."""
     notes: tuple[str, ...] = ()
     """How the numbers of ranks and GPUs were determined; short sentences that are printed at the start."""
+    job_id: str = ""
+    """The id of Muster's own job, if `muster submit` has chosen it."""
 
     def __str__(self) -> str:
         return f"{self.kind} {self.id}, {count(len(self.hosts), 'host')}"

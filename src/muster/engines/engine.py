@@ -8,7 +8,7 @@ import shlex
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from muster.agent import dial_back
@@ -22,6 +22,7 @@ from muster.shared import bootstrap
 from muster.spec import RunSpec
 
 if TYPE_CHECKING:
+    from muster.engines.kubernetes.pods import Pod
     from muster.engines.requeue import Requeue
     from muster.submit.scheduler import Scheduler
 
@@ -50,6 +51,8 @@ class AgentSpec:
     """Whether the agent inherits the environment of `muster run`."""
     here: bool = False
     """Whether it runs on the same machine as `muster run`, outside any container."""
+    node: str = ""
+    """The node of its pod, if known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +60,7 @@ class StartCommand:
     """A command that is run on this machine to start one or more agents."""
 
     argv: tuple[str, ...]
+    """Empty if nobody needs to start the agent, because it is started by others and dials in by itself."""
     agents: tuple[AgentSpec, ...]
     """Exactly one if the channel is pipes."""
     remote: bool = True
@@ -65,6 +69,8 @@ class StartCommand:
     """The container the agents run in."""
     bridges: tuple[tuple[str, ...], ...] = ()
     """Commands that run PIPED_AGENT on the agent's host, outside its container, to reach it over a new connection."""
+    pod: Pod | None = None
+    """The pod in which the agent runs; it is reached through `kubectl proxy`, unless that is not allowed."""
 
     def __str__(self) -> str:
         return shlex.join(self.argv)
@@ -76,14 +82,26 @@ class StartCommand:
 
 
 @dataclass(frozen=True, kw_only=True)
+class KnownPort:
+    """What agents that others start know of the controller's port: its number, and the secret they share with it."""
+
+    port: int
+    secret: str = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Launch:
     """All commands that are started for one job, and how its agents communicate with the controller."""
 
     engine: Engine
     commands: tuple[StartCommand, ...]
     """In the order of the hosts."""
-    channel: Literal["pipes", "dial-back"]
-    """`pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens."""
+    channel: Literal["pipes", "dial-back", "pods"]
+    """How agents communicate with the controller.
+
+    `pipes`: stdin and stdout of each command; `dial-back`: a TLS connection that each agent opens; `pods`: the same as
+    `pipes`, through one `kubectl proxy` for all.
+    """
     pull_limit: float = 0.0
     """Extra seconds for pulling an image, for engines whose hosts cannot report that they are pulling one."""
     can_lack_hosts: bool = False
@@ -96,6 +114,8 @@ class Launch:
     """The command that makes the session of a process part of the scheduler's job; agents add the pid of each rank."""
     requeue: Requeue | None = None
     """How the surrounding job of a scheduler is requeued, if `muster submit --requeue` asked for that."""
+    known_port: KnownPort | None = None
+    """The port to listen on; None for a free one, of which only agents that are started from here know."""
 
     @property
     def name(self) -> str:
@@ -110,7 +130,7 @@ class Launch:
     @property
     def lines(self) -> list[str]:
         """The command lines, for display."""
-        return [without_scripts(str(command)) for command in self.commands]
+        return [without_scripts(str(command)) for command in self.commands if command.argv]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,11 +170,20 @@ class Engine(ABC):
     killed_at_once: bool = False
     """Whether a start command may kill its agents without warning, before they have sent their last messages."""
 
+    missing_hint: str = ""
+    """The hint if an agent has not connected in time; empty for the usual one about firewalls."""
+    exits_with_job: bool = False
+    """Whether agents exit with the exit code of the job, because the scheduler looks at each of them."""
+    sigterm_is_notice: bool = False
+    """Whether SIGTERM to an agent is a notice that its host goes away, also if no other host can replace it."""
+
     # Rank failures that are explained by the limits of the scheduler's job
     job_kind: str = ""
     """What the scheduler's job is called in explanations: `Slurm job`."""
     more_memory: str = ""
     """How to fix a job that ran out of memory."""
+    more_shm: str = ""
+    """How to get a larger /dev/shm, where that is not a matter of the host."""
     more_cpus: str = ""
     """Example of how to request more CPUs."""
     services: Mapping[str, str] = {}

@@ -22,7 +22,9 @@ ENGINES = {
     "ssh": "muster.engines.ssh.engine:SshEngine",
     "slurm": "muster.engines.slurm.engine:SlurmEngine",
     "pbs": "muster.engines.pbs.engine:PbsEngine",
+    "kubernetes-job": "muster.engines.kubernetes.job_engine:KubernetesJobEngine",
     "mpi": "muster.engines.mpi.engine:MpiEngine",
+    "kubernetes": "muster.engines.kubernetes.engine:KubernetesEngine",
 }
 """Name and class of each engine; imported on use."""
 

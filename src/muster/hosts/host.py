@@ -1,4 +1,4 @@
-"""One machine, as the user named it."""
+"""One machine or pod, as the user named it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine, how ssh reaches it and how many ranks it runs; `str(host)` writes it as `-H` reads it."""
+    """A machine, how ssh reaches it and how many ranks it runs; `str(host)` writes it as `-H` reads it.
+
+    It can also be a pod of Kubernetes, which kubectl reaches.
+    """
 
     name: str
-    """The name for ssh: a host name, an alias of the user's ssh config or an address (IPv6 without brackets)."""
+    """The name for ssh: a host name, an alias of the user's ssh config or an address (IPv6 without brackets).
+
+    Of a pod, the name that is shown.
+    """
+    pod: str = ""
+    """The full name of the pod; empty if it is a machine."""
     user: str | None = None
     """The user to log in as; None leaves it to ssh."""
     port: int | None = None
@@ -32,7 +40,7 @@ class Host:
         return f"{self.user}@{self.name}" if self.user else self.name
 
     def __str__(self) -> str:
-        text = f"[{self.name}]" if ":" in self.name else self.name
+        text = f"pod/{self.pod}" if self.pod else f"[{self.name}]" if ":" in self.name else self.name
         if self.user:
             text = f"{self.user}@{text}"
         if self.port is not None:

@@ -18,6 +18,8 @@ _SLOTS_HINT = "write `box:8` for eight ranks, `box:0,2,5` for three GPUs, `box:[
 _PORT_HINT = "write a port as ssh does, `ssh://box:2222`, with slots `ssh://box:2222:8`"
 _USER_HINT = "write a user as `alice@box`; put anything else into ~/.ssh/config (`User`)"
 
+_NAMESPACE_HINT = "give the namespace of pods with -n: `-n NAMESPACE -H pod/train-0`"
+
 _GROUP_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _USER = re.compile(r"[^,\[\]:@/\s]*@")
 _USER_CHARS = re.compile(r"(?!-)[A-Za-z0-9._+-]*")
@@ -55,6 +57,7 @@ def parse_hosts(text: str, *, source: str = "-H", groups: Mapping[str, Group] | 
       are an IPv6 address
     - `ssh://alice@box:2222`, `ssh://box:2222:8`: a port, in the form of ssh. After `ssh://` the first number
       is the port and the second the slots; everywhere else numbers are slots
+    - `pod/train-0`, `pod/train-[0-3]:8`: pods of Kubernetes
     - `@lab`: the hosts of a group in `groups`
 
     A host listed more than once (same name, user and port) is one host at the position of its first mention:
@@ -81,8 +84,9 @@ def read_mentions(
         if groups is not None and reader.accept("@"):
             mentions += _read_group(reader, groups, inside, room=room - len(mentions))
             continue
-        url = reader.accept("ssh://")
-        user = _read_user(reader)
+        pod = reader.accept("pod/") or reader.accept("pods/")
+        url = not pod and reader.accept("ssh://")
+        user = None if pod else _read_user(reader)
         names = read_names(reader, room=room - len(mentions))
         port = None
         if url and reader.accept(":"):
@@ -90,8 +94,10 @@ def read_mentions(
             port = checked_port(reader, reader.number("port", _PORT_HINT), at)
         slots, gpus = _read_slots(reader, names[0]) if reader.accept(":") else (None, None)
         if reader.next == "/":
-            raise reader.error("unexpected `/`", hint=_PORT_HINT)
-        hosts = (Host(name=name, user=user, port=port, slots=slots, gpus=gpus) for name in names)
+            raise reader.error("unexpected `/`", hint=_NAMESPACE_HINT if pod else _PORT_HINT)
+        hosts = (
+            Host(name=name, pod=name if pod else "", user=user, port=port, slots=slots, gpus=gpus) for name in names
+        )
         mentions += (Mention(host=host, reader=reader, at=start, in_group=bool(inside)) for host in hosts)
     return mentions
 
@@ -137,10 +143,10 @@ def _without_repeats(mentions: Sequence[Mention]) -> Iterator[Mention]:
 
 def merge(mentions: Iterable[Mention]) -> tuple[Host, ...]:
     """Combine all mentions of the same name, user and port into one host."""
-    groups: dict[tuple[str, str | None, int | None], list[Mention]] = {}
+    groups: dict[tuple[str, str, str | None, int | None], list[Mention]] = {}
     for mention in mentions:
         host = mention.host
-        groups.setdefault((host.name, host.user, host.port), []).append(mention)
+        groups.setdefault((host.name, host.pod, host.user, host.port), []).append(mention)
     return tuple(_merge_one(group) for group in groups.values())
 
 

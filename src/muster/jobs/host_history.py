@@ -111,6 +111,8 @@ def read(warn: Callable[[str], None]) -> History:
 
 def remember(host: Host, incident: Incident) -> None:
     """Keep an incident; OSError if that is not possible."""
+    if host.pod:
+        return  # the next pod of this name may run on another machine
     with _locked():
         known = dict(read(_ignore).hosts)
         before = [one for one in known.get(key_of(host), ()) if (one.job, one.what) != (incident.job, incident.what)]

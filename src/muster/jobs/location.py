@@ -7,6 +7,7 @@ import stat
 import sys
 from pathlib import Path
 
+from muster import home
 from muster.jobs.kept_files import is_trusted, read_regular
 
 STATE = "state.json"
@@ -34,31 +35,11 @@ def socket_elsewhere(folder: Path) -> Path:
 
     OSError if that is not possible.
     """
-    base = private_folder()
+    base = home.make_short_folder()
     path = base / f"{folder.name}.socket"
     if len(os.fsencode(path)) > _LONGEST:
         path = base / f"{folder.name[:15]}{folder.name[-5:]}.socket"  # its time and its random end
     return path
-
-
-def private_folder() -> Path:
-    """A directory with a short path on this machine that only this user can enter, made if need be.
-
-    OSError if that is not possible.
-    """
-    base = short_base()
-    base.mkdir(mode=0o700, exist_ok=True)
-    found = base.lstat()
-    # /tmp is shared: whoever made this directory before us could read the job's output, and stop it.
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{base} is not a directory of this user alone")
-    return base
-
-
-def short_base() -> Path:
-    """The path of that directory."""
-    # Not $XDG_RUNTIME_DIR: systemd empties that when its user logs out, and a detached job keeps running.
-    return Path(f"/tmp/muster-{os.getuid()}")
 
 
 def leave_address(folder: Path, path: Path) -> None:
@@ -79,7 +60,7 @@ def address(folder: Path) -> Path | None:
     except (OSError, ValueError):
         return None
     # Only where `socket_elsewhere` puts it: this path is connected to and removed.
-    return elsewhere if elsewhere.parent == short_base() and "\0" not in elsewhere.name else None
+    return elsewhere if elsewhere.parent == home.short_folder() and "\0" not in elsewhere.name else None
 
 
 def remove_address(folder: Path) -> None:

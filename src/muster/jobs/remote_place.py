@@ -7,8 +7,9 @@ import os
 import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
+from muster.engines.kubernetes.submitted import SubmittedJob
 from muster.hosts import Host
 from muster.jobs.decode import decode
 from muster.jobs.kept_files import read_regular
@@ -16,6 +17,9 @@ from muster.jobs.location import STATE
 
 REMOTE = "remote.json"
 Life = Literal["", "alive", "ended", "died", "elsewhere", "unknown", "gone"]
+
+_LARGEST_COPY = 256 << 20
+"""Bytes; a larger copy of a state is not read."""
 
 _LARGEST = 1 << 20
 """Bytes; a larger remote.json is not read."""
@@ -40,6 +44,8 @@ class RemotePlace:
     """Whether both machines share the job directory, as over NFS; otherwise its state.json here is a copy."""
     results: tuple[str, ...] = ()
     """Where --fetch copies results to, as `scp` reads it."""
+    submitted: SubmittedJob | None = None
+    """The job of Kubernetes whose first pod is that host; kubectl reaches it instead of ssh."""
     life: Life = ""
     """What that host last reported of the controller; gone: the job directory there was removed."""
 
@@ -60,6 +66,15 @@ def write_place(folder: Path, place: RemotePlace) -> None:
 def write_state_copy(folder: Path, state: dict[str, Any]) -> None:
     """Write the copy of a remote job's state; its time is that of this machine's clock."""
     write_json(folder / STATE, state)
+
+
+def read_copy(folder: Path) -> dict[str, Any] | None:
+    """The copy of a remote job's state; None without one."""
+    try:
+        data = json.loads(read_regular(folder / STATE, _LARGEST_COPY))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return cast("dict[str, Any]", data) if isinstance(data, dict) else None
 
 
 def write_json(path: Path, data: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ import time
 from types import TracebackType
 from typing import IO, Any, cast
 
+from muster.engines.kubernetes.kubectl import explain_kubectl
+from muster.engines.kubernetes.submitted import FirstPod, SubmittedJob
 from muster.engines.ssh.engine import explain_ssh_failure, ssh_command
 from muster.errors import HostError
 from muster.jobs.remote_package import GREETING, STAGE, package
@@ -59,7 +61,7 @@ class RemotePython:
         self._out = b""
         self._errors = b""
         self._filter = TerminalStream()
-        argv = ssh_command(place.host, python=place.python, ssh=(*place.ssh, *_OPTIONS)).argv
+        argv = _connection(place)
         pipe = subprocess.PIPE
         try:
             # A session of its own: Ctrl-C is for us, and we end it.
@@ -67,7 +69,8 @@ class RemotePython:
                 argv, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
             )
         except FileNotFoundError:
-            raise HostError(place.host.name, f"could not run {argv[0]}", hint="install the OpenSSH client") from None
+            hint = "install the OpenSSH client" if place.submitted is None else "install kubectl"
+            raise HostError(place.host.name, f"could not run {argv[0]}", hint=hint) from None
         self._open: list[IO[bytes]] = [stream for stream in (self.process.stdout, self.process.stderr) if stream]
         try:
             self._write(STAGE + _frame({"package": place.package, "request": request}))
@@ -189,11 +192,18 @@ class RemotePython:
             last = self._errors.decode(errors="replace").strip().splitlines()[-1:]
             why = f": {printable(last[0])}" if last else ""
             return HostError(host.name, f"the connection to it broke{why}", hint="try again", kind="broken")
-        return explain_ssh_failure(host, code, self._errors.decode(errors="replace"))
+        text = self._errors.decode(errors="replace")
+        if self.place.submitted is not None:
+            error = explain_kubectl(text)
+            return HostError(host.name, error.message, hint=error.hint)
+        return explain_ssh_failure(host, code, text)
 
     def _silent(self, limit: float) -> HostError:
-        login = f"ssh {self.place.host.destination}"
-        hint = f"check that `{login} true` works from here"
+        submitted = self.place.submitted
+        login = f"ssh {self.place.host.destination} true"
+        if submitted is not None:
+            login = f"kubectl exec {' '.join(submitted.where)} {self.place.host.name} -- true"
+        hint = f"check that `{login}` works from here"
         return HostError(self.place.host.name, f"no answer within {limit:g} s", hint=hint, kind="dead")
 
     def _keep_errors(self, data: bytes) -> None:
@@ -227,6 +237,30 @@ class RemotePython:
                 rest = rest[os.write(stdin.fileno(), rest[:_PIECE]) :]
         except (BrokenPipeError, ValueError):
             pass  # it has ended; the next `receive` says why
+
+
+def _connection(place: RemotePlace) -> tuple[str, ...]:
+    """The command line that runs Python on the host of the controller."""
+    if place.submitted is None:
+        return ssh_command(place.host, python=place.python, ssh=(*place.ssh, *_OPTIONS)).argv
+    pod = running_pod(place.submitted)
+    return place.submitted.exec_argv(pod.name)
+
+
+def running_pod(submitted: SubmittedJob) -> FirstPod:
+    """The first pod of a job, or HostError if it does not run."""
+    pod = submitted.first_pod()
+    if pod is None:
+        raise HostError(submitted.name, "has no first pod, yet or any more", hint=f"see `{_describe(submitted)}`")
+    if pod.phase != "Running":
+        why = f" ({pod.reason})" if pod.reason else ""
+        what = "has not started yet" if pod.phase in ("Pending", "Unknown") else "has ended"
+        raise HostError(pod.name, f"{what}{why}", hint=f"see `{_describe(submitted)}`")
+    return pod
+
+
+def _describe(submitted: SubmittedJob) -> str:
+    return f"kubectl describe {' '.join(submitted.where)} {submitted.kind} {submitted.name}"
 
 
 def _frame(message: dict[str, Any]) -> bytes:

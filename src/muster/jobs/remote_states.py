@@ -9,8 +9,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from muster.errors import HostError
-from muster.jobs.remote_place import REMOTE, Life, RemotePlace, read_place, write_place, write_state_copy
+from muster.engines.kubernetes.submitted import SubmittedJob
+from muster.errors import EXIT_MUSTER, MusterError
+from muster.jobs.remote_place import REMOTE, Life, RemotePlace, read_copy, read_place, write_place, write_state_copy
 from muster.jobs.remote_python import RemotePython
 from muster.jobs.state import from_data
 
@@ -44,7 +45,9 @@ def refresh(folders: Sequence[Path], limit: float = ASK_LIMIT) -> None:
     places = {folder: place for folder in folders if (place := read_place(folder)) is not None and is_open(place)}
     groups: dict[RemotePlace, list[Path]] = {}
     for folder, place in places.items():
-        login = RemotePlace(host=place.host, ssh=place.ssh, python=place.python, package=place.package)
+        login = RemotePlace(
+            host=place.host, ssh=place.ssh, python=place.python, package=place.package, submitted=place.submitted
+        )
         groups.setdefault(login, []).append(folder)
     if not groups:
         return
@@ -60,12 +63,32 @@ def is_open(place: RemotePlace) -> bool:
 def _ask(place: RemotePlace, folders: Sequence[Path], limit: float) -> None:
     request = {"do": "states", "jobs": [folder.name for folder in folders]}
     try:
+        if place.submitted is not None and _has_ended(folders[0], place.submitted):
+            return
         with RemotePython(place, request) as remote:
             answer = remote.receive(limit)
-    except HostError:
+    except MusterError:
         return  # the copies stay, and their age shows
     for folder in folders:
         keep(folder, answer)
+
+
+def _has_ended(folder: Path, submitted: SubmittedJob) -> bool:
+    """Whether the first pod of a job has ended; its exit code is then part of the last state."""
+    pod = submitted.first_pod()
+    place, data = read_place(folder), read_copy(folder)
+    if place is None or data is None or (pod is not None and pod.phase not in ("Succeeded", "Failed")):
+        return False
+    if pod is None:  # deleted, or not created yet
+        if place.confirmed or _age(folder) > _NEVER_BEGAN:
+            write_place(folder, replace(place, life="gone"))
+        return True
+    code = pod.exit_code if pod.exit_code is not None else EXIT_MUSTER
+    if data.get("phase") != "ended":
+        why = pod.last_words or (f"{pod.name}: {pod.reason}" if pod.reason else f"ended with exit code {code}")
+        write_state_copy(folder, {**data, "phase": "ended", "exit_code": code, "sentence": why})
+    write_place(folder, replace(place, life="ended", confirmed=True))
+    return True
 
 
 def keep(folder: Path, answer: dict[str, Any]) -> None:

@@ -133,8 +133,8 @@ def _number(folder: str, *names: str) -> int | None:
 
 
 def _inside() -> str:
-    is_container = machine.in_container() or "KUBERNETES_SERVICE_HOST" in os.environ
-    return batch_systems.batch_system(os.environ) or ("container" if is_container else "")
+    around = "kubernetes" if "KUBERNETES_SERVICE_HOST" in os.environ else "container" if machine.in_container() else ""
+    return batch_systems.batch_system(os.environ) or around
 
 
 _hanging: list[bool] = []

@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ..shared.spawner_messages import Target
+
 _PR_SET_MM = 35
 _PR_SET_MM_MAP = 14
 
@@ -30,6 +32,12 @@ class _Map(ctypes.Structure):
         ("auxv_size", ctypes.c_uint32),
         ("exe_fd", ctypes.c_uint32),
     ]
+
+
+def command(config: Target) -> list[str]:
+    """The arguments of the python command line that a rank corresponds to, with `${local_rank}` as under torchrun."""
+    args = [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]
+    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *args]
 
 
 def room_for(argv: Sequence[str]) -> list[str]:

@@ -39,7 +39,7 @@ def main(config: FreshRankConfig) -> int:
     from . import process_title
 
     _take_stdio([config["stdin"]])  # this code arrived on descriptor 0
-    process_title.set_title([sys.executable, *command(config)])
+    process_title.set_title([sys.executable, *process_title.command(config)])
     set_first_path(config)
     os.set_inheritable(config["stacks"], False)
     reporter = Reporter(config["report"])
@@ -60,7 +60,7 @@ def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
     signal.signal(signal.SIGINT, signal.default_int_handler)
     _take_stdio(fds[:3])
     _set_environment(env)
-    process_title.set_title([sys.executable, *command(config)])
+    process_title.set_title([sys.executable, *process_title.command(config)])
     torch_adapter.reseed()
     _forget_temporary_folder()
     kept = set(sys.modules) - {"__main__", "__mp_main__"}
@@ -72,13 +72,16 @@ def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
 def _run(config: RankConfig, reporter: Reporter, *, is_forked: bool = False) -> int:
     import faulthandler
 
+    from . import process_title
+
     faulthandler.enable()  # shows the Python line of a crash in C code
     if is_watched():
         # Works even while C code holds the GIL. Forked children inherit it.
         faulthandler.register(SIGNAL, file=config["stacks"], all_threads=True, chain=False)
         reporter.watch_groups()
-    sys.argv = [config["target"], *_args(config)]
-    sys.orig_argv = [sys.executable, *command(config)]
+    words = process_title.command(config)
+    sys.argv = words[words.index(config["target"]) :]
+    sys.orig_argv = [sys.executable, *words]
     if is_forked:
         from . import preloaded
 
@@ -268,13 +271,3 @@ def _forget_temporary_folder() -> None:
     """Reset tempfile's cached directory, because a script may set TMPDIR before it uses tempfile."""
     if "tempfile" in sys.modules:
         sys.modules["tempfile"].__dict__["tempdir"] = None
-
-
-def command(config: Target) -> list[str]:
-    """The arguments of the python command line that this rank corresponds to."""
-    return [*(["-m"] if config["kind"] == "module" else []), config["target"], *_args(config)]
-
-
-def _args(config: Target) -> list[str]:
-    """The script's arguments, with `${local_rank}` replaced as under torchrun."""
-    return [arg.replace("${local_rank}", os.environ.get("LOCAL_RANK", "")) for arg in config["args"]]

@@ -10,6 +10,8 @@ import argparse
 import math
 from collections.abc import Callable
 
+import muster
+
 MOST = 2**31 - 1
 """The largest number of anything."""
 
@@ -70,6 +72,14 @@ def timeout() -> Callable[[str], float]:
 def seed() -> Callable[[str], int]:
     """Return a type for the seed of random number generators."""
     return integer(0, MOST_SEED)
+
+
+def parse_shares(text: str) -> list[float]:
+    """Parse the numbers of `--share 8,2`; whether they suit the ranks is checked by `muster.Batches`."""
+    try:
+        return [float(share) for share in text.split(",")]
+    except ValueError:
+        raise muster.UsageError(f"invalid --share {text}", hint="use --share 8,2 or --share measured") from None
 
 
 def _shown(text: str) -> str:

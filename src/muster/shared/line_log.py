@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-
+from .light_collections import deque
 from .wire import ProtocolError
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 import struct
 import sys
 import time
 
 from . import batch_systems
+from . import light_socket as socket
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

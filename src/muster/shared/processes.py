@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import time
+
+from . import light_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

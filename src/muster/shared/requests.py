@@ -15,10 +15,12 @@ class Session(TypedDict):
 
     lease: float
     name: str
-    """Also the name of the socket on which an agent behind ssh listens; empty if a closed connection is the end."""
+    """Also the name of the socket on which such an agent listens; empty if a closed connection is the end."""
     secret: str
     boxed: bool
-    """Whether a container program is between ssh and the agent."""
+    """Whether a container program is between ssh and the agent, or Kubernetes, so that only its input closes."""
+    wait: float
+    """Seconds that such an agent waits for another connection; its lease may be shorter."""
 
 
 class Ping(TypedDict):
@@ -233,7 +235,10 @@ class MoreResults(TypedDict):
 
 
 class Bye(TypedDict):
-    """End the agent: the job is over."""
+    """End the agent: the job is over, or the host is given up."""
+
+    code: int
+    """The exit code of the job."""
 
 
 RESUMING: dict[str, type] = {"resume": Resume}

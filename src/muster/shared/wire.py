@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+from . import light_json
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,36 +46,16 @@ def check_version(theirs: object, who: str) -> None:
 
 def encode(message: Mapping[str, object]) -> bytes:
     """Encode a message as a line."""
-    plain = None if "json" in sys.modules else _plain(message)
-    if plain is not None:
-        return plain
-    import json
-
-    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
-
-
-def _plain(message: Mapping[str, Any]) -> bytes | None:
-    """Encode a simple message without json, whose import takes a fresh rank 7 ms; None for other messages."""
-    parts: list[str] = []
-    for name, value in message.items():
-        if isinstance(value, str) and value.isascii() and value.isprintable() and not set('"\\') & set(value):
-            parts.append(f'"{name}":"{value}"')
-        elif (type(value) in (int, float) and value * 0 == 0) or value == {}:
-            parts.append(f'"{name}":{value}')
-        else:
-            return None
-    return f"{{{','.join(parts)}}}\n".encode()
+    return light_json.dumps(message).encode() + b"\n"
 
 
 def decode(line: bytes) -> Any:
     """Decode a line to any JSON value, still to be validated; raises ProtocolError if it is invalid."""
-    import json
-
     if line.count(b",") > _MOST_COMMAS:
         raise ProtocolError("a line has too many values")
     try:
         text = str(line, "utf-8")
-        value = json.loads(text)
+        value = light_json.loads(text)
         if not _is_ascii(value) and ("\\ud" in text or "\\uD" in text):
             value = _writable(value)
     except (ValueError, RecursionError):

@@ -91,7 +91,8 @@ class Batches:
         """Return the rest of this epoch's batches without moving the position, for loaders that prefetch."""
         import torch
 
-        generator = torch.Generator().manual_seed((self.seed << 32) + self.epoch)
+        # The generator of a CPU uses only the low 32 bits of its seed.
+        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**32)
         order = torch.randperm(self.length, generator=generator).to(self._device or "cpu")
         starts = range(self.position, self.position + len(self) * self.total, self.total)
         return [self._part(order, start, min(self.total, self._end - start)) for start in starts]

@@ -13,7 +13,7 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from muster.errors import MusterError, UsageError
 from muster.text import clock, count
@@ -26,21 +26,40 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from muster.rank.world.context import World
-    from muster.training.batches import Batches
+
+
+class Position(Protocol):
+    """Where a run is in its data: `muster.Batches`, or an object of your own with these attributes."""
+
+    @property
+    def progress(self) -> float:
+        """Epochs done: 2.5 in the middle of the third."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """Number of samples of an epoch."""
+        ...
+
+    @property
+    def total(self) -> int:
+        """Number of samples of a step, over all ranks."""
+        ...
 
 
 class Progress:
     """Counts steps and shows loss, throughput and time left: a line for each interval, or a bar on a terminal.
 
     Every rank calls `begin()` before each step and `end()` after it; every `every` steps the ranks average their
-    losses, and a loss of NaN or inf ends the run on all ranks. `metrics` is a directory for metrics.jsonl and, if
-    installed, TensorBoard; `plot` is an SVG file.
+    losses, and a loss of NaN or inf ends the run on all ranks. `batches` is `muster.Batches`, or an object of your own
+    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). `metrics` is a
+    directory for metrics.jsonl and, if installed, TensorBoard; `plot` is an SVG file.
     """
 
     def __init__(
         self,
         world: World,
-        batches: Batches,
+        batches: Position,
         *,
         epochs: int,
         step: int = 0,

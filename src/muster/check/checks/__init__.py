@@ -4,6 +4,7 @@ from __future__ import annotations
 
 QUICK = (
     "access",
+    "pods",
     "system",
     "python",
     "same_torch",
@@ -34,7 +35,7 @@ QUICK = (
 )
 """The checks that take milliseconds, in the order in which findings of one severity are printed."""
 
-ASKED_BY_RUN = {"access", "earlier_jobs", "master", "reach", "own_name", "names", "launcher", "profile"}
+ASKED_BY_RUN = {"access", "pods", "earlier_jobs", "master", "reach", "own_name", "names", "launcher", "profile"}
 """Checks that `muster run` skips, because it detects the problem itself or works around it."""
 
 BEFORE_RUN = tuple(name for name in QUICK if name not in ASKED_BY_RUN)

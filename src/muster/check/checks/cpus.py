@@ -20,8 +20,7 @@ def judge(cluster: Cluster) -> Findings:
         given = machine.tasks is not None or (found["everything"] and allowed < online)
         if quota is not None and quota < allowed:
             what = f"a cgroup limits CPU time to {quota:g} of {allowed} CPUs"
-            image = cluster.wanted.image
-            fix = Fix(say="remove --cpus from --container-args" if image else "raise cpu.max of the cgroup")
+            fix = Fix(say=_more_time(cluster))
         elif allowed < online and not given:
             pid, comm = found["binder"]
             what = f"only {allowed} of {online} CPUs are usable: {comm} (process {pid}) is bound to them"
@@ -33,6 +32,12 @@ def judge(cluster: Cluster) -> Findings:
         else:
             continue
         yield Finding("warning", (name,), what, SYMPTOM, fix, row=30)
+
+
+def _more_time(cluster: Cluster) -> str:
+    if cluster.wanted.pods:
+        return "raise or remove resources.limits.cpu of the pod's container"
+    return "remove --cpus from --container-args" if cluster.wanted.image else "raise cpu.max of the cgroup"
 
 
 def _unbind(cluster: Cluster, name: str, pid: int, comm: str, online: int) -> Fix:

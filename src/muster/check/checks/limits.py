@@ -43,6 +43,9 @@ def _origin(limit: operating_system.Limit) -> str:
 def _fix(cluster: Cluster, host: str, name: str, value: str, limit: operating_system.Limit) -> Fix:
     sudo = cluster.sudo(host)
     pid, comm = limit["by"]
+    if cluster.wanted.pods:
+        say = f"raise the limit {name} of the container runtime on the nodes, or call `ulimit` in the pod's command"
+        return Fix(say=say)
     if cluster.wanted.image:
         number = "-1" if value == "unlimited" else value
         return Fix(command=cluster.wanted.with_container_args(f"--ulimit {name}={number}"))

@@ -11,6 +11,8 @@ SYMPTOM = "the start takes minutes; `The hostname of the client socket cannot be
 
 LIMIT = 3.0
 
+_DNS = "kubectl -n kube-system get pods -l k8s-app=kube-dns"
+
 
 def judge(cluster: Cluster) -> Findings:
     """Report slow lookups, including those that exceed the timeout of the probe."""
@@ -26,6 +28,8 @@ def judge(cluster: Cluster) -> Findings:
 
 
 def _fix(cluster: Cluster, host: str) -> Fix:
+    if cluster.wanted.pods:
+        return Fix(say="shows whether the cluster's DNS runs", command=_DNS)
     own = {m.name: m.name for m in cluster.machines}
     own |= {name: answer["name"] for name, answer in cluster.answers(host_network.own_name).items() if answer["name"]}
     addresses = {name: cluster.address(name) for name in own}

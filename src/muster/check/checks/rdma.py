@@ -42,6 +42,8 @@ def judge(cluster: Cluster) -> Findings:
 
 
 def _devices(cluster: Cluster, host: str) -> Fix:
+    if cluster.wanted.pods:
+        return Fix(say="request the RDMA device of your cluster in resources.limits, such as rdma/hca")
     if cluster.wanted.image:
         return Fix(command=cluster.wanted.with_container_args("--device=/dev/infiniband --ulimit memlock=-1"))
     return Fix(command=f"{cluster.sudo(host)}modprobe ib_uverbs", on=host)

@@ -6,6 +6,7 @@ from muster.agent.probes import files, operating_system
 from muster.check.cluster_facts import Cluster
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
+from muster.engines.table import load
 from muster.text import size_text
 
 SYMPTOM = "RuntimeError: Caught RuntimeError in DataLoader worker process 0, or: killed by signal: Bus error"
@@ -33,6 +34,8 @@ def table(answer: dict[str, int]) -> dict[str, str]:
 
 
 def _larger(cluster: Cluster, name: str) -> Fix:
+    if cluster.wanted.pods:
+        return Fix(say=load("kubernetes").more_shm)
     if any("--ipc" in word for word in cluster.wanted.argv):  # by default the container shares its host's /dev/shm
         return Fix(command=cluster.wanted.with_container_args("--shm-size=8g"))
     system = cluster.machine(name).answer(operating_system.system)

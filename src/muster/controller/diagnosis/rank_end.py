@@ -115,6 +115,8 @@ class HostLoss:
     time: float
     is_up: bool = False
     """Whether its agent still answers and only another process of Muster there has ended."""
+    pod: str = ""
+    """The full name of its pod, if it is one."""
 
 
 def with_facts(end: RankEnd, facts: FailureFacts | None) -> RankEnd:

@@ -221,6 +221,8 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
         fix = "check that it is up and reachable, or run without it by removing it from -H"
+        if loss.pod:
+            fix = f"`kubectl describe pod {loss.pod}` may show more; with --spares N, other pods replace lost ones"
     return Verdict(
         exit_code=EXIT_MUSTER,
         sentence=sentence,

@@ -6,11 +6,12 @@ import os
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import cast
 
 from muster.controller.keep.keeper_socket import Connection
 from muster.controller.keep.messages import Agent, Entry
-from muster.controller.links.child_process import Handed
+from muster.controller.links.child_process import Child, Handed
 from muster.controller.links.link import AgentLink
 from muster.controller.links.piped import PipeLine
 from muster.controller.links.reported_ranks import check_counts
@@ -39,7 +40,7 @@ def give(connection: Connection, link: AgentLink, entry: Entry) -> None:
     """Send an idle agent over a connection; if that fails, its pipes close and it ends."""
     line = link.lines.line
     assert line is not None
-    assert line.child is not None
+    assert isinstance(line.child, Child)
     session, next_id = link.hand_over()
     child = line.child.hand_over()
     message: Agent = {
@@ -73,7 +74,7 @@ def take(
     handed = Handed(
         pid=message["pid"], born=message["born"], descriptors=descriptors, unsent=b64decode(message["unsent"])
     )
-    line = PipeLine(link, engine, command, on_early_words, handed=handed)
+    line = PipeLine(link, engine, command, on_early_words, partial(Child, handed=handed))
     up: Up = {"t": "up", "protocol": VERSION, "place": message["place"], **message["facts"]}
     link.continue_over(line, message["session"], up, message["next_id"], message["ranks"])
 

@@ -15,8 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from muster.home import state_folder
-from muster.jobs.location import private_folder, short_base
+from muster.home import make_short_folder, short_folder, state_folder
 from muster.shared.protocol import validate
 from muster.shared.wire import LineReader, ProtocolError, decode, encode
 
@@ -114,7 +113,7 @@ def is_own_user(connection: socket.socket) -> bool:
 def socket_path() -> Path:
     """Where the keeper of this user and state directory listens, on this machine only."""
     name = hashlib.sha256(os.fsencode(state_folder())).hexdigest()[:16]
-    return short_base() / f"keep-{name}.socket"
+    return short_folder() / f"keep-{name}.socket"
 
 
 def connect(kinds: dict[str, type]) -> Connection | None:
@@ -134,7 +133,7 @@ def connect(kinds: dict[str, type]) -> Connection | None:
 @contextmanager
 def locked() -> Generator[None]:
     """Keep others from starting or ending the keeper: two runs may end at the same time."""
-    path = private_folder() / f"{socket_path().name}.lock"
+    path = make_short_folder() / f"{socket_path().name}.lock"
     with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)) as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

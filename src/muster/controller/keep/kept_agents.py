@@ -12,6 +12,7 @@ from muster.controller.keep import handover
 from muster.controller.keep.fit import Here, fitting, why_not_kept
 from muster.controller.keep.keeper_socket import Connection, KeeperGone, connect, connect_or_start
 from muster.controller.keep.messages import FROM_KEEPER, Agent, Entry, Missing
+from muster.controller.links.child_process import Child
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import Launch, StartCommand
 from muster.errors import HostError
@@ -109,7 +110,8 @@ class KeptAgents:
     async def _renew(self, link: AgentLink, job: str, lease: float, *, wants_stdin: bool) -> tuple[str, bool, bool]:
         """Returns why the agent is not usable, whether it has a zygote, and whether it has our stdin or needs none."""
         line = link.lines.line
-        given = wants_stdin and line is not None and line.child is not None and line.child.give(0)
+        child = line.child if line is not None else None
+        given = wants_stdin and isinstance(child, Child) and child.give(0)
         environ = dict(os.environ) if link.spec.inherits else None
         try:
             has_zygote = await handover.renew(link, job, lease, environ=environ, stdin=given)

@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from muster.agent.rank_stdin import INHERITED
 from muster.controller.debug_log import command_line
@@ -65,6 +66,41 @@ class _HandedProcess:
 
     def wait(self, timeout: float) -> None:
         """Its new parent waits for it."""
+
+
+class StartedChild(Protocol):
+    """What a connection needs of the process that carries it: a child, or a command in a pod."""
+
+    def send(self, data: bytes) -> None:
+        """Write to its stdin without blocking."""
+        ...
+
+    async def exit_code(self, limit: float) -> int | None:
+        """The exit code; None if it is not known within `limit` seconds."""
+        ...
+
+    def close(self, *, kill: bool) -> None:
+        """Close the pipes, and kill the process if `kill`."""
+        ...
+
+    def leave(self) -> None:
+        """Close the pipes in a moment, so that what was written arrives."""
+        ...
+
+
+class StartChild(Protocol):
+    """Starts such a process; raises OSError if that is not possible."""
+
+    def __call__(
+        self,
+        argv: Sequence[str],
+        *,
+        on_data: Callable[[bytes], None],
+        on_words: Callable[[bytes], None],
+        on_closed: Callable[[], None],
+    ) -> StartedChild:
+        """The arguments are those of `Child`."""
+        ...
 
 
 class Child:

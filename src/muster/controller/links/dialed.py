@@ -4,32 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import inspect
-import json
 import os
 import secrets
+import socket
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from muster.agent import dial_back
 from muster.agent.connectivity import free_port
 from muster.controller.links.admission import Admission
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
+from muster.controller.links.dial_order import order_text, token_of
 from muster.controller.links.dialed_line import DialedLine
-from muster.controller.links.gathering import all_or_errors
 from muster.controller.links.link import AgentLink
 from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.piped import Output
+from muster.controller.links.together import all_or_errors
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
 from muster.errors import HostError, MusterError
 from muster.shared.events import HELLO
 from muster.shared.machine import interfaces
 from muster.shared.protocol import validate
-from muster.shared.wire import VERSION, ProtocolError, check_version, decode
+from muster.shared.wire import ProtocolError, check_version, decode
 from muster.text import names
 
 _END_LIMIT = 1.0
@@ -123,6 +122,24 @@ class Caller:
         self._child.kill_descendants()
 
 
+class Awaited(Caller):
+    """Agents that others start; they dial in by themselves."""
+
+    def __init__(self, command: StartCommand, connector: DialedConnector) -> None:
+        self.command = command
+        self.reason = None
+        self.is_quiet = False
+        self.is_over = False
+        self.ended = set()
+        self._connector = connector
+
+    def note_helpers(self) -> None:
+        """There is no process of ours."""
+
+    async def end(self) -> None:
+        """There is nothing to end."""
+
+
 class DialedConnector:
     """Starts agents that dial back, because their launcher gives them no stdin."""
 
@@ -137,7 +154,9 @@ class DialedConnector:
         """The last output of the start commands while agents are missing."""
         self._folder = folder
         self._on_text = on_text
-        self._token = secrets.token_hex(32)
+        known = launch.known_port
+        self._secret = known.secret if known is not None else ""
+        self._token = token_of(known.secret) if known is not None else secrets.token_hex(32)
         self.known: Counter[str] = Counter()
         """How many agents have connected from each address."""
         self._admission: Admission | None = None
@@ -151,8 +170,8 @@ class DialedConnector:
         """Open the port, run the start commands, and wait until every agent has connected."""
         self.links, self.payload = links, payload
         require(len(links) + 3 * len(self.launch.commands))
-        context, certificate = make_server_context()
-        sock = free_port()
+        context, certificate = make_server_context(self._secret)
+        sock = self._listen()
         self._admission = Admission(
             sock, context, lambda: DialedLine(self), lambda: len(self.links), self.known.__getitem__
         )
@@ -168,22 +187,33 @@ class DialedConnector:
         for caller in self._callers:
             caller.note_helpers()
 
+    def _listen(self) -> socket.socket:
+        """The socket of the port: any free one, or the one that agents know."""
+        known = self.launch.known_port
+        try:
+            return free_port(known.port if known is not None else 0)
+        except OSError as error:
+            raise MusterError(
+                f"could not open port {known.port if known is not None else 0} ({error.strerror})",
+                hint="another program of this pod uses it; set PET_MASTER_PORT to a free port in all pods",
+            ) from None
+
     def _order(self, port: int, certificate: str, limit: float) -> str:
         """Everything that an agent needs to connect, including the code for it."""
-        order: dial_back.Order = {
-            "code": inspect.getsource(dial_back) + "\nenter(order, globals())\n",
-            "addresses": _own_addresses(),
-            "port": port,
-            "certificate": certificate,
-            "token": self._token,
-            "key_from": self.launch.engine.key_from,
-            "killed_at_once": self.launch.engine.killed_at_once,
-            "limit": limit / 2,
-            "protocol": VERSION,
-        }
-        return json.dumps(order)
+        engine = self.launch.engine
+        return order_text(
+            addresses=_own_addresses(),
+            port=port,
+            certificate=certificate,
+            token=self._token,
+            key_from=engine.key_from,
+            killed_at_once=engine.killed_at_once,
+            limit=limit / 2,
+        )
 
     def _start(self, command: StartCommand) -> Caller:
+        if not command.argv:
+            return Awaited(command, self)
         order = self._order_text
         env = {name: value for name, value in os.environ.items() if name not in self.launch.engine.unset}
         if ORDER_FILE not in command.argv:
@@ -247,12 +277,14 @@ class DialedConnector:
 
     def _nobody_came(self, missing: Sequence[AgentLink], limit: float) -> NobodyCame:
         command = next(command for command in self.launch.commands if missing[0].spec in command.agents)
-        hint = f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}"
+        hint = self.launch.engine.missing_hint or (
+            f"check that the hosts are up and that no firewall blocks {' or '.join(_own_addresses())}"
+        )
         if self._admission is not None and self._admission.is_out_of_room:
             hint = "this machine allows no more open files: raise `ulimit -n`, or close other programs"
         return NobodyCame(
             names(list(dict.fromkeys(link.name for link in missing))),
-            f"no agent connected within {limit:.0f} s of starting `{command.program}`",
+            f"no agent connected within {limit:.0f} s" + (f" of starting `{command.program}`" if command.argv else ""),
             hint=hint,
         )
 
@@ -279,14 +311,26 @@ class DialedConnector:
         if "resume" in hello:
             return next((link for link in links if link.lines.name == hello["resume"]), None), True
         free = [link for link in links if link.spec.key == key and not link.is_attached and not link.closing]
+        if not free:
+            self._on_another(links, key)
         if free:
             wrong = self.launch.engine.misplaced(free[0].spec, str(hello["host"]), self.launch.agents)
             if wrong is not None:
                 free[0].fail(wrong)
             return (None if wrong is not None else free[0]), False
-        if not any(link.closing for link in self.links):  # late agents are normal when the job is over
+        if not self._is_awaited(key) and not any(link.closing for link in self.links):  # late agents are normal then
             self._on_text(hello["host"], f"rejected an agent with the unexpected key `{key}`")
         return None, False
+
+    def _is_awaited(self, key: str) -> bool:
+        """Whether the agent with this key is started by others, who may start another one in its place."""
+        return any(agent.key == key for command in self.launch.commands if not command.argv for agent in command.agents)
+
+    def _on_another(self, links: Sequence[AgentLink], key: str) -> None:
+        """Another agent in the place of one whose connection broke: that one is gone. The new one dials again."""
+        for link in links:
+            if link.spec.key == key and self._is_awaited(key) and link.lines.line is None and not link.lost:
+                link.lose("its agent was started again")
 
     def on_line(self, caller: Caller, line: str) -> None:
         """A start command has printed a line."""

@@ -150,6 +150,7 @@ class Redialed:
     """The agent connects again by itself, unless it has ended."""
 
     boxed = False
+    wait = 0.0  # such an agent does not wait; it dials
 
     def __init__(self, link: AgentLink, has_ended: Callable[[AgentLink], bool]) -> None:
         self._link = link

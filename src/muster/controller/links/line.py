@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Protocol
 from muster.errors import MusterError
 
 if TYPE_CHECKING:
-    from muster.controller.links.child_process import Child
+    from muster.controller.links.child_process import StartedChild
 
 
 class WayBack(Protocol):
     """How a link gets a new connection to its agent."""
 
     boxed: bool
-    """Whether a container program is between the connection and the agent."""
+    """Whether a container program, or Kubernetes, is between the connection and the agent."""
+    wait: float
+    """Seconds that the agent waits for a new connection when one has closed; its lease may be shorter."""
 
     def begin(self) -> None:
         """Try until one works; does nothing if it tries already."""
@@ -37,7 +39,7 @@ class Line(Protocol):
         ...
 
     @property
-    def child(self) -> Child | None:
+    def child(self) -> StartedChild | None:
         """The process whose pipes are the connection; None for a socket."""
         ...
 

@@ -18,7 +18,7 @@ from muster.controller.links.link_lines import LinkLines
 from muster.controller.links.reported_ranks import check_counts, check_ranks
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
-from muster.errors import HostError, MusterError
+from muster.errors import EXIT_MUSTER, HostError, MusterError
 from muster.shared.events import EVENTS, Failed, Pong, Up
 from muster.shared.protocol import check_reply, validate
 from muster.shared.replies import REPLIES
@@ -214,6 +214,11 @@ class AgentLink(AgentRequests):
         self._log_event(event)
         self._on_event(self, event)
 
+    def notice(self, why: str, left: float) -> None:
+        """The host is about to go away, as something other than its agent says; `left` is in seconds."""
+        if self.facts and not (self.lost or self.closing):
+            self._hand_on({"t": "notice", "why": why, "left": left})
+
     def _log_event(self, event: Event) -> None:
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
 
@@ -303,7 +308,8 @@ class AgentLink(AgentRequests):
             return
         silence = self.silence
         if silence > self.lease:
-            self.lose(f"no message from it for {silence:.0f} s; it is down or hung, or its network is cut")
+            what = f"its node {self.spec.node}" if self.spec.node else "it"
+            self.lose(f"no message from it for {silence:.0f} s; {what} is down or hung, or its network is cut")
             return
         if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self.lease / 3):
             self.lines.reconnect()
@@ -372,7 +378,7 @@ class AgentLink(AgentRequests):
             return
         # Without grace: replacements of its ranks may start now.
         self.lines.send({"do": "stop", "id": 0, "grace": 0, "interrupt": False})
-        self.lines.send({"do": "bye", "id": 0})
+        self.lines.send({"do": "bye", "id": 0, "code": EXIT_MUSTER})
         self.lost = LinkLost(self.name, why)
         self.fail(self.lost)
         for _, reply in self._replies.values():
@@ -385,11 +391,11 @@ class AgentLink(AgentRequests):
 
     # --- shutdown -------------------------------------------------------------------------------------------
 
-    async def close(self, limit: float) -> None:
-        """Ask the agent to shut down and wait for it; drop the transport after `limit` seconds."""
+    async def close(self, limit: float, code: int = 0) -> None:
+        """Send the agent the exit code of the job, and wait for its end; drop the transport after `limit` seconds."""
         self.closing = True
         if self.facts and not self.lost:
-            self.lines.send({"do": "bye", "id": 0})
+            self.lines.send({"do": "bye", "id": 0, "code": code})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
         self.lines.close()
 

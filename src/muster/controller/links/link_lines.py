@@ -8,8 +8,10 @@ import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 
+from muster.controller.links.agent_package import agent_sources
 from muster.controller.links.handed_session import HandedSession
 from muster.controller.links.line import Line, WayBack
+from muster.shared.bootstrap import SOURCE_REQUEST
 from muster.shared.line_log import LineLog
 from muster.shared.wire import GREETING, LineReader, encode
 
@@ -42,15 +44,18 @@ class LinkLines:
         self._new: Line | None = None
         """The connection that the agent was asked to continue over."""
         self._asked = 0.0
+        self._has_sources = False
 
     def attach(self, line: Line, payload: bytes, lease: float) -> None:
         """Use the first connection: send the agent's code over it, and the terms of the session."""
         self.line = line
         self.way_back = line.way_back
         line.send(payload)
-        name = self.name if self.way_back is not None else ""
-        boxed = self.way_back is not None and self.way_back.boxed
-        self.send({"do": "session", "id": 0, "lease": lease, "name": name, "secret": self.secret, "boxed": boxed})
+        name, boxed, wait = "", False, 0.0
+        if self.way_back is not None:
+            name, boxed, wait = self.name, self.way_back.boxed, self.way_back.wait
+        terms = {"lease": lease, "name": name, "secret": self.secret, "boxed": boxed, "wait": wait}
+        self.send({"do": "session", "id": 0, **terms})
 
     def continue_over(self, line: Line, session: HandedSession) -> None:
         """Use a connection that another process has handed over, and continue its session."""
@@ -90,8 +95,17 @@ class LinkLines:
     def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that `data` completes; raises ProtocolError if one is too long."""
         lines = self.reader.lines(data)
+        if self.reader.greeting is not None and SOURCE_REQUEST in self.reader.noise:
+            self._send_sources()
         self.got += len(lines)
         return lines
+
+    def _send_sources(self) -> None:
+        """Send the sources to a Python of another version, once, and again what was sent before them."""
+        if self.line is not None and not self._has_sources:
+            self._has_sources = True
+            self.reader = LineReader(greeting=GREETING)
+            self.line.send(agent_sources() + self.sent.after(0))
 
     def reconnect(self) -> None:
         """Try to get another connection, if that is possible."""

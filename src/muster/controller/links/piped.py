@@ -6,13 +6,14 @@ import asyncio
 import codecs
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-from muster.controller.links.child_process import Child, Handed
-from muster.controller.links.gathering import all_or_errors
+from muster.controller.links.child_process import Child, StartChild
 from muster.controller.links.link import AgentLink
 from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.reconnect import Reconnect
+from muster.controller.links.together import all_or_errors
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import Engine, Launch, StartCommand
 from muster.errors import HostError, MusterError
@@ -49,10 +50,8 @@ class PipeLine:
         engine: Engine,
         command: StartCommand,
         on_early_words: Callable[[str], None] = lambda words: None,
-        stdin: int | None = None,
-        handed: Handed | None = None,
+        start: StartChild = Child,
     ) -> None:
-        """Start the command, or use a process that is `handed` over; `stdin` is that of its ranks."""
         self.command = command
         self.way_back = Reconnect(link, command.bridges, boxed=command.box is not None) if command.bridges else None
         self._engine = engine
@@ -60,14 +59,11 @@ class PipeLine:
         self._on_early_words = on_early_words
         self._words = Output(self._on_line)
         try:
-            self.child = Child(
+            self.child = start(
                 command.argv,
                 on_data=link.on_data,
                 on_words=self._words.feed,
                 on_closed=lambda: link.on_closed(self),
-                for_ranks=stdin,
-                by_socket=command.agents[0].here,
-                handed=handed,
             )
         except OSError as error:
             raise HostError(
@@ -141,27 +137,39 @@ class PipedConnector:
 
         def begin(link: AgentLink, command: StartCommand) -> PipeLine:
             if not self.gives_stdin or link.spec is not self.launch.agents[0]:
-                return PipeLine(link, self.launch.engine, command, self._on_early_words)
+                return self.line(link, command)
             stdin = os.dup(0)
             try:
-                return PipeLine(link, self.launch.engine, command, self._on_early_words, stdin)
+                start = partial(Child, for_ranks=stdin, by_socket=True)
+                return PipeLine(link, self.launch.engine, command, self._on_early_words, start)
             finally:
                 os.close(stdin)
 
         async def open_one(link: AgentLink, command: StartCommand) -> None:
-            async with logins:
-                try:
+            try:
+                command = await self.ready(link, command, limit)
+                async with logins:
                     await link.open(begin(link, command), payload, limit)
-                except HostError as error:
-                    on_failure(error)
-                    raise
+            except HostError as error:
+                on_failure(error)
+                raise
 
         commands = {command.agents[0].name: command for command in self.launch.commands}
         await all_or_errors([open_one(link, commands[link.name]) for link in links])
 
     async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
         """Start an agent again on one host that was lost or could not be reached before."""
-        await link.open(PipeLine(link, self.launch.engine, command, self._on_early_words), payload, limit)
+        command = await self.ready(link, command, limit)
+        await link.open(self.line(link, command), payload, limit)
+
+    async def ready(self, link: AgentLink, command: StartCommand, limit: float) -> StartCommand:
+        """Wait until the host can be connected to; returns the command for that."""
+        return command
+
+    def line(self, link: AgentLink, command: StartCommand) -> PipeLine:
+        """Start the command of one agent."""
+        start = partial(Child, by_socket=command.agents[0].here)
+        return PipeLine(link, self.launch.engine, command, self._on_early_words, start)
 
     async def close(self) -> None:
         """Nothing to do: closing the links is enough."""

@@ -1,4 +1,4 @@
-"""Reaches an agent behind ssh again: another ssh connection, and a small program there that leads to its socket."""
+"""Reaches an agent behind ssh or in a pod again: a new connection, and a small program that leads to its socket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from muster.controller.links.child_process import Child
+from muster.controller.links.child_process import Child, StartChild
 from muster.controller.links.resuming import Resuming
 from muster.errors import HostError
 from muster.shared.events import Bridge
@@ -22,6 +22,9 @@ BETWEEN = 1.0
 
 _LIMIT = 5.0
 """Seconds for one attempt."""
+
+_WAIT = 6.0
+"""Seconds that an agent waits after ssh has ended: a controller that is alive notices this too, and is back soon."""
 
 _PER_SECOND = 32
 """Maximum number of logins per second for all hosts; each takes 0.1 s of CPU."""
@@ -82,7 +85,8 @@ class BridgeLine:
         self._link = link
         self._reconnect = reconnect
         self._resuming: Resuming | None = Resuming(link.lines, self, greeting=GREETING, on_bridge=self._on_bridge)
-        self.child = Child(argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed)
+        start = reconnect.start
+        self.child = start(argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed)
         self.child.send(bridge(link.lines.name))
 
     @property
@@ -133,9 +137,19 @@ class Reconnect:
     running: ClassVar[set[Reconnect]] = set()
     """Those of all links, which share the number of logins per second."""
 
-    def __init__(self, link: AgentLink, commands: Sequence[Sequence[str]], *, boxed: bool) -> None:
+    def __init__(
+        self,
+        link: AgentLink,
+        commands: Sequence[Sequence[str]],
+        *,
+        boxed: bool,
+        wait: float = _WAIT,
+        start: StartChild = Child,
+    ) -> None:
         """`commands` are tried in turn."""
         self.boxed = boxed
+        self.wait = wait
+        self.start = start
         self._link = link
         self._commands = commands
         self._lines: list[BridgeLine] = []
@@ -188,5 +202,9 @@ class Reconnect:
             _log.info("%s: another host, or another boot of it, answers", self._link.name)
             return False
         if not bridge["found"]:
-            self._link.lose("its agent died")
+            self.on_dead()
         return bridge["found"]
+
+    def on_dead(self) -> None:
+        """The agent is known to be dead."""
+        self._link.lose("its agent died")

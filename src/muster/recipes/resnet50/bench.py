@@ -2,6 +2,7 @@
 
     python -m muster.recipes.resnet50.bench                       the table, on a GPU: five minutes
     python -m muster.recipes.resnet50.bench --batches 1024 --alone
+    python -m muster.recipes.resnet50.bench --batches 256 --alone --precision float32
     python -m muster.recipes.resnet50.bench --batches 8 --alone --image_size 64 --seconds 0.1 --no-compile    on a CPU
 
 Every row really trains, on a batch that is already on the device. The rows of a batch size take turns, and a row's
@@ -18,7 +19,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from statistics import median
 from typing import Any
@@ -30,7 +31,7 @@ import muster
 from muster.recipes._flag_types import integer, number
 
 from .data import Synthetic
-from .fused.step_choice import choose
+from .fused.step_choice import make_step
 from .model import ResNet
 from .step import StepOptions, TrainingStep
 
@@ -87,10 +88,13 @@ def parse() -> argparse.Namespace:
     add("--alone", type=integer(), nargs="*", default=[512], help="batch sizes of the recipe without its peers (512)")
     add("--image_size", type=integer(), default=224, help="(224)")
     add("--seconds", type=number(above=0), default=0.5, help="length of a round (0.5)")
+    add("--precision", choices=("bf16", "float32"), help="of all rows (bf16 on a GPU, else float32)")
     add("--step", choices=("auto", "plain", "fused"), default="auto", help="the recipe's step (auto)")
     flag = argparse.BooleanOptionalAction
     add("--compile", action=flag, default=True, help="torch.compile: rows of torchvision, and the plain step")
-    return parser.parse_args()
+    args = parser.parse_args()
+    args.precision = args.precision or ("bf16" if torch.cuda.is_available() else "float32")
+    return args
 
 
 def group_rows(args: argparse.Namespace, world: muster.World) -> Iterator[list[Row]]:
@@ -107,24 +111,24 @@ def group_rows(args: argparse.Namespace, world: muster.World) -> Iterator[list[R
 
 def recipe_builder(args: argparse.Namespace, world: muster.World) -> Callable[[int], Row]:
     """The recipe's step, chosen in the same way as by the recipe."""
-    precision = "bf16" if world.device.type == "cuda" else "float32"
-    options = StepOptions(precision=precision, compile=args.compile, label_smoothing=0.1)
-    model = ResNet(args.arch, classes=Synthetic.classes)
-    choice = choose(args.step, model, world, options, image_size=args.image_size, compile_wanted=False)
-    options = replace(options, fused=choice.fused)
-    how = "fused" if choice.fused else "compiled" if options.compile else "plain"
-    if not choice.fused:
-        sys.stderr.write(f"muster: the recipe's step is not fused: {choice.reason}\n")
+    options = StepOptions(precision=args.precision, compile=args.compile, label_smoothing=0.1)
+
+    def make(model: ResNet) -> tuple[TrainingStep, str]:
+        what: dict[str, Any] = {"image_size": args.image_size, "mean": Synthetic.mean, "std": Synthetic.std}
+        return make_step(args.step, model, world, options, **what)
 
     def build(batch: int) -> Step:
         shape = (batch, args.image_size, args.image_size, 3)
         images = torch.randint(0, 256, shape, dtype=torch.uint8, device=world.device)
         labels = torch.randint(0, Synthetic.classes, (batch,), device=world.device)
-        fresh = ResNet(args.arch, classes=Synthetic.classes)
-        step = TrainingStep(fresh, world, options, mean=Synthetic.mean, std=Synthetic.std)
+        step, _ = make(ResNet(args.arch, classes=Synthetic.classes))
         return lambda: step(images, labels, weight=1.0, rate=0.1)
 
-    name = f"**the recipe**, {precision}, {how}"
+    _, how = make(ResNet(args.arch, classes=Synthetic.classes))
+    how, _, reason = how.partition(", not fused: ")
+    if reason:
+        sys.stderr.write(f"muster: the recipe's step is not fused: {reason}\n")
+    name = f"**the recipe**, {args.precision}, {how}"
     return lambda batch: Row(name=name, batch=batch, build=lambda: build(batch), kind="ours")
 
 
@@ -136,7 +140,9 @@ def torchvision_rows(args: argparse.Namespace, world: muster.World) -> Iterator[
         sys.stderr.write("muster: cannot import torchvision; skipping its rows\n")
         return
 
-    def build(batch: int, bf16: bool, compiled: bool) -> Step:
+    bf16: bool = args.precision == "bf16"
+
+    def build(batch: int, compiled: bool) -> Step:
         layout = torch.channels_last if bf16 else torch.contiguous_format
         model = models.get_model(args.arch).to(world.device, memory_format=layout).train()
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-5, fused=bf16)
@@ -159,16 +165,16 @@ def torchvision_rows(args: argparse.Namespace, world: muster.World) -> Iterator[
 
         return step
 
+    name = "torchvision, bf16, channels last" if bf16 else "torchvision, float32"
     batches: list[int] = args.batches
-    if min(batches) <= 256:  # slow rows, which are not faster with larger batches
-        small, eager = min(128, *batches), 256 if 256 in batches else min(batches)
-        yield Row(name="torchvision, float32", batch=small, build=lambda: build(small, False, False))
-        yield Row(name="torchvision, bf16, channels last", batch=eager, build=lambda: build(eager, True, False))
+    small = min(batches)
+    if small <= 256:  # a slow row, which is not faster with larger batches
+        yield Row(name=name, batch=small, build=lambda: build(small, False))
     for batch in batches if args.compile else []:
         yield Row(
-            name="torchvision, the same with torch.compile",
+            name=f"{name}, torch.compile",
             batch=batch,
-            build=lambda batch=batch: build(batch, True, True),
+            build=lambda batch=batch: build(batch, True),
             kind="compiled",
         )
 
@@ -194,6 +200,11 @@ def measure(rows: list[Row], args: argparse.Namespace, world: muster.World) -> l
 
 def take_turns(rows: list[Row], args: argparse.Namespace, world: muster.World) -> list[list[float]]:
     """Warm up each row, then run their rounds in turn."""
+    return run_rounds(rows, warm_up_rows(rows, args, world), world)
+
+
+def warm_up_rows(rows: list[Row], args: argparse.Namespace, world: muster.World) -> list[tuple[Step, int]]:
+    """Return the step of each row, ready to be measured, and how many steps make a round."""
     torch.manual_seed(0)
     ready: list[tuple[Step, int]] = []
     for row in rows:
@@ -205,6 +216,11 @@ def take_turns(rows: list[Row], args: argparse.Namespace, world: muster.World) -
         seconds = time.perf_counter() - begin
         ready.append((step, max(1, round(args.seconds / timed(step, 2, world) * 2))))
         sys.stderr.write(f"muster: {row.name} at batch {row.batch} ready after {seconds:.0f} s\n")
+    return ready
+
+
+def run_rounds(rows: list[Row], ready: list[tuple[Step, int]], world: muster.World) -> list[list[float]]:
+    """Measure the rows in turn; the rates of each row's rounds."""
     rates: list[list[float]] = [[] for _ in rows]
     for _ in range(ROUNDS):
         for row, (step, count), mine in zip(rows, ready, rates, strict=True):

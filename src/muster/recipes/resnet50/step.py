@@ -1,4 +1,4 @@
-"""One training step: forward, loss, backward, update, with precision, compilation, fusion and DDP.
+"""One training step: forward, loss, backward, update, with precision, compilation and DDP.
 
 step = TrainingStep(model, world, StepOptions(), mean=..., std=...)
 loss = step(images, labels, weight=batch.weight, rate=0.1)      images: bytes, [N, height, width, 3]
@@ -30,8 +30,6 @@ class StepOptions:
 
     precision: str = "float32"
     compile: bool = False
-    fused: bool = False
-    """Whether the network runs in custom kernels (fused/); step_choice.py checks whether they can run."""
     channels_last: bool = True
     accumulate: int = 1
     optimizer: str = "sgd"
@@ -90,70 +88,50 @@ class TrainingStep:
         layout = torch.channels_last if options.channels_last else torch.contiguous_format
         model.to(world.device, memory_format=layout)  # pyright: ignore[reportCallIssue]
         self.loss = Loss(model, options, mean, std).to(world.device)
-        """The module without DDP, compilation and fused kernels, for evaluation."""
+        """The module without DDP and compilation, for evaluation."""
         self.optimizer = build_optimizer(model, options)
-        self._options = options
-        self._gradients = self._fused(world) if options.fused else PlainGradients(self.loss, world, options)
+        self.options = options
+        self.connect(world)
+
+    def connect(self, world: muster.World) -> None:
+        """Let DDP average the gradients, if there are several ranks, and compile."""
+        self._ddp = wrap(self.loss, world) if world.size > 1 else None
+        network: Any = self._ddp or self.loss
+        self._network = torch.compile(network) if self.options.compile else network
 
     def __call__(self, images: Tensor, labels: Tensor, *, weight: float, rate: float) -> Tensor:
         """Train on this rank's part of a batch and return its weighted loss."""
-        loss = self._gradients(images, labels, weight)
+        loss = self.gradients(images, labels, weight)
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         self.optimizer.step()
         return loss
 
-    def warm_up(self, images: Tensor, labels: Tensor) -> None:
-        """Bring DDP into its final state with one batch; nothing is learned from it."""
-        if not self._options.fused:
-            muster.warm_up(self.loss, lambda: self._gradients(images, labels, 1.0))
-
-    def trial(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """Return the loss function of this step on a local copy of the model, independent of other ranks."""
-        loss = copy.deepcopy(self.loss)
-        if not self._options.fused:
-            return loss
-        from .fused.gradients import FusedLoss
-
-        return FusedLoss(loss, self._options)
-
-    def _fused(self, world: muster.World) -> Gradients:
-        from .fused.gradients import FusedGradients  # imports Triton, so only if it is used
-
-        return FusedGradients(self.loss, world, self._options)
-
-
-Gradients = Callable[[Tensor, Tensor, float], Tensor]
-"""Computes the weighted loss from images, labels and a weight, and stores the averaged gradients in the model."""
-
-
-class PlainGradients:
-    """Gradients computed by torch and averaged by DDP."""
-
-    def __init__(self, loss: Loss, world: muster.World, options: StepOptions) -> None:
-        self._parameters = list(loss.parameters())
-        self._accumulate = options.accumulate
-        self._ddp = wrap(loss, world) if world.size > 1 else None
-        network: Any = self._ddp or loss
-        self._network = torch.compile(network) if options.compile else network
-
-    def __call__(self, images: Tensor, labels: Tensor, weight: float) -> Tensor:
-        """Return the loss of this rank's part of a batch, times its weight."""
-        for parameter in self._parameters:
+    def gradients(self, images: Tensor, labels: Tensor, weight: float) -> Tensor:
+        """Store the gradients, averaged over the ranks, in the model; return the weighted loss of this rank."""
+        for parameter in self.loss.parameters():
             parameter.grad = None
         total = torch.zeros((), device=labels.device)
         seen = 0
-        for some, their_labels, share in parts(images, labels, self._accumulate):
+        for some, their_labels, share in parts(images, labels, self.options.accumulate):
             seen += len(some)
-            with self._quiet() if seen < len(images) else nullcontext():
+            with self._without_average() if seen < len(images) else nullcontext():
                 loss = self._network(some, their_labels) * (weight * share)
                 loss.backward()
             total += loss.detach()
         return total
 
-    def _quiet(self) -> AbstractContextManager[Any]:
+    def _without_average(self) -> AbstractContextManager[Any]:
         """Accumulate gradients without synchronization until the last part of a batch."""
         return self._ddp.no_sync() if self._ddp else nullcontext()
+
+    def warm_up(self, images: Tensor, labels: Tensor) -> None:
+        """Bring DDP into its final state with one batch; nothing is learned from it."""
+        muster.warm_up(self.loss, lambda: self.gradients(images, labels, 1.0))
+
+    def trial(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return the loss function of this step on a local copy of the model, independent of other ranks."""
+        return copy.deepcopy(self.loss)
 
 
 def parts(images: Tensor, labels: Tensor, count: int) -> Iterator[tuple[Tensor, Tensor, float]]:

@@ -6,11 +6,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 import random
 import sys
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +17,12 @@ import torch
 import torch.distributed as dist
 
 import muster
+from muster.recipes._cpu_threads import divide_cpus
+from muster.recipes._flag_types import parse_shares
 
 from .data import Data, open_data
 from .evaluate import average_buffers, evaluate
-from .fused.step_choice import choose
+from .fused.step_choice import make_step
 from .model import ResNet
 from .schedule import learning_rate
 from .step import StepOptions, TrainingStep
@@ -113,14 +114,14 @@ def test(run: Run) -> float | None:
 def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     """Create everything that the loop needs, from the data to the checkpoint it resumes from."""
     began = time.perf_counter()
-    if world.device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
+    divide_cpus(world)
     data = muster.together(world, lambda: open_data(args, world))
     seed_all(args.random_seed)  # the same initial weights on all ranks
     stem = args.stem or ("3x3" if data.image_size <= 64 and not args.use_syn else "7x7")
     model = ResNet(args.arch, classes=data.classes, stem=stem)
-    options, why = step_options(args, world, data, model)
-    step = TrainingStep(model, world, options, mean=data.mean, std=data.std)
+    options = step_options(args, world, data)
+    what: dict[str, Any] = {"image_size": data.image_size, "mean": data.mean, "std": data.std}
+    step, how = make_step(args.step, model, world, options, **what, compile_wanted=bool(args.compile))
     seed_all(args.random_seed + 1 + world.rank)  # different augmentation on each rank
     batches = muster.together(world, lambda: make_batches(world, args, data, step))
     step.warm_up(*some_images(world, data, args.batch_size))
@@ -142,7 +143,7 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
         f"{world.size} {'rank' if world.size == 1 else 'ranks'} on {world.device.type} ({world.backend}), "
         f"{options.precision}, batch {batches.total}, peak learning rate {highest:g}, {origin}"
     )
-    progress.say(f"step: {why}")
+    progress.say(f"step: {how}")
     return Run(
         args=args,
         world=world,
@@ -157,12 +158,12 @@ def prepare(world: muster.World, args: argparse.Namespace) -> Run:
     )
 
 
-def step_options(args: argparse.Namespace, world: muster.World, data: Data, model: ResNet) -> tuple[StepOptions, str]:
-    """Fill in the defaults that depend on the device and the data, and describe the resulting step."""
+def step_options(args: argparse.Namespace, world: muster.World, data: Data) -> StepOptions:
+    """Fill in the defaults that depend on the device and the data."""
     gpu = world.device.type == "cuda"
     best = "bf16" if gpu and torch.cuda.is_bf16_supported() else "float32"
     decay = 5e-4 if data.name == "CIFAR-10" else 5e-5
-    options = StepOptions(
+    return StepOptions(
         precision=args.precision or best,
         compile=gpu if args.compile is None else args.compile,
         channels_last=args.channels_last,
@@ -172,13 +173,6 @@ def step_options(args: argparse.Namespace, world: muster.World, data: Data, mode
         weight_decay=decay if args.weight_decay is None else args.weight_decay,
         label_smoothing=args.label_smoothing,
     )
-    size, compile_wanted = data.image_size, bool(args.compile)
-    choice = muster.together(
-        world, lambda: choose(args.step, model, world, options, image_size=size, compile_wanted=compile_wanted)
-    )
-    if choice.fused:
-        return replace(options, fused=True), "fused (custom kernels)"
-    return options, f"plain{', compiled' if options.compile else ''}, not fused: {choice.reason}"
 
 
 def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step: TrainingStep) -> muster.Batches:
@@ -188,11 +182,7 @@ def make_batches(world: muster.World, args: argparse.Namespace, data: Data, step
     if args.share == "measured":
         shares = measure(world, step, data, args.batch_size)
     elif args.share:
-        try:
-            shares = [float(share) for share in args.share.split(",")]
-        except ValueError:
-            text = f"invalid --share {args.share}"
-            raise muster.UsageError(text, hint="use --share 8,2 or --share measured") from None
+        shares = parse_shares(args.share)
     return muster.Batches(data.train_length, size, world, shares=shares, seed=args.random_seed, device=world.device)
 
 
@@ -239,8 +229,12 @@ def load_weights(model: ResNet, path: Path, world: muster.World) -> str:
     def load() -> bool:
         if world.rank or not path.exists():
             return False
-        weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
-        weights = {name.removeprefix("module."): value for name, value in weights.items()}  # saved through DDP
+        try:
+            weights: dict[str, torch.Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+            weights = {name.removeprefix("module."): value for name, value in weights.items()}  # saved through DDP
+        except Exception as error:  # a damaged file can fail in any way
+            reason = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
+            raise muster.UsageError(f"cannot read the weights in {path}: {reason}") from None
         try:
             model.load_state_dict(weights)
         except RuntimeError as error:

@@ -16,7 +16,7 @@ The files, in reading order:
     data.py       clips and batches                mels.py       mels, computed once and cached
     audio.py      wav files, mels, Griffin-Lim     infer.py      synthesize speech
     symbols.py    text to symbols                  numerals.py   numbers to words
-    loss.py       reference and padding-aware      validate.py   the loss on validation clips, over all ranks
+    loss.py       losses, guided attention        validate.py   the loss on validation clips, over all ranks
     loop.py       the fast decoder                 tape.py       its tensors
     steps.py      its steps in plain torch         kernels.py    the same in Triton
     streams.py    two streams of a GPU             graphs.py     forward and backward as CUDA graphs

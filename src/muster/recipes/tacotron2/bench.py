@@ -86,7 +86,9 @@ def make_examples(args: argparse.Namespace, device: torch.device) -> Examples:
     """Random clips, all of one length."""
     generator = torch.Generator().manual_seed(0)
     text = torch.randint(1, 148, (args.batch, args.symbols), generator=generator)
-    mels = torch.randn(args.batch, 80, args.frames, generator=generator) * 2 - 5
+    mels = (
+        torch.randn(args.batch, args.frames, 80, generator=generator).transpose(1, 2) * 2 - 5
+    )  # in memory as in training
     return Examples(
         text=text.to(device),
         text_lengths=torch.full((args.batch,), args.symbols, device=device),

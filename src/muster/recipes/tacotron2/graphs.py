@@ -37,6 +37,9 @@ class Graphs:
         self._seen: set[tuple[int, ...]] = set()
         self._captured: dict[tuple[int, ...], Captured] = {}
         self._pool: Any = None
+        # One stream for all captures, because memory of the pool is reused only within a stream. Its priority is above
+        # the default, which other streams have: what runs there concurrently is not needed soon.
+        self._stream: Any = torch.cuda.Stream(priority=-1)
 
     def __call__(self, examples: Examples) -> Losses:
         """Do the work, and return the losses."""
@@ -60,7 +63,7 @@ class Graphs:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()  # otherwise the memory of the first call would add to that of the pool
         # thread_local: nccl's watchdog may query its events in another thread meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local"):
             losses = self._work(static)
         self._pool = graph.pool()
         return Captured(graph=graph, examples=static, losses=losses)

@@ -200,8 +200,8 @@ def attention_forward_kernel(
 
 @triton.jit
 def attention_backward_kernel(
-    d_outside, d_recurrent, d_contexts, queries, processed, memory, location, location_back, v, lengths, looked,
-    looked_out, d_last, d_sums, d_v, d_query, d_energies, shifts,
+    d_outside, d_recurrent, d_weights_outside, d_contexts, queries, processed, memory, location, location_back, v,
+    lengths, looked, looked_out, d_last, d_sums, d_v, d_query, d_energies, shifts,
     clips, symbols, attention, width, margin, row, state_stride,
     SPLIT: tl.constexpr, PRECISION: tl.constexpr, ATTENTION: tl.constexpr, TAPS: tl.constexpr, WIDTH: tl.constexpr,
     SYMBOLS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -225,7 +225,7 @@ def attention_backward_kernel(
         total = tl.dot(piece, column, total, input_precision=PRECISION)
     real = s < length
     flat = b * symbols + s
-    d_weights = tl.sum(total, 1) / 16
+    d_weights = tl.sum(total, 1) / 16 + tl.load(d_weights_outside + flat, real, 0.0)
     d_weights += tl.load(d_last + flat, real, 0.0) + tl.load(d_sums + flat, real, 0.0)
     weight = tl.load(looked_out + b * 2 * row + margin + s, real, 0.0)
     d_energy = weight * (d_weights - tl.sum(weight * d_weights, 0))
@@ -306,15 +306,16 @@ class TritonSteps:
             PARTS=made["parts"].shape[0], PARTS_UP=triton.next_power_of_2(made["parts"].shape[0]), **shapes(tape),
         )  # fmt: skip
 
-    def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
+    def attention_backward(self, tape: Tape, t: int, *, d_before: Tensor) -> None:
         """See `TorchSteps`."""
         inputs, made = tape.inputs, scratch(tape)
         if t + 1 < tape.frames:
             multiply(tape, tape.d_gates[t + 1], inputs.recurrent, made["d_recurrent"])
         attention_backward_kernel[(tape.clips,)](
-            tape.d_state[t], made["d_recurrent"], tape.d_contexts[t], tape.queries[t], inputs.processed, inputs.memory,
-            made["location"], made["location_back"], inputs.v, inputs.lengths, tape.looked[t], tape.looked[t + 1],
-            tape.d_last, tape.d_sums, tape.d_v, tape.d_queries[t], tape.d_before[slot], made["shifts"],
+            tape.d_state[t], made["d_recurrent"], tape.d_weights[t], tape.d_contexts[t], tape.queries[t],
+            inputs.processed, inputs.memory, made["location"], made["location_back"], inputs.v, inputs.lengths,
+            tape.looked[t], tape.looked[t + 1],
+            tape.d_last, tape.d_sums, tape.d_v, tape.d_queries[t], d_before, made["shifts"],
             tape.clips, tape.symbols, tape.attention, tape.width, tape.taps // 2, tape.looked.shape[3],
             tape.state.stride(1), SPLIT=len(made["d_recurrent"]), **shapes(tape),
         )  # fmt: skip

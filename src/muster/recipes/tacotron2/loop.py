@@ -5,7 +5,8 @@ With teacher forcing only the attention LSTM and the attention feed each other f
 - the prenet and its part of the first LSTM's input are one product over all frames;
 - the second LSTM does not feed back, so its input and the projection to frames and gates are also one product each;
 - the location convolution and the dense layer after it are linear, so they become one convolution;
-- in the backward pass, only gradients between frames stay in the loop; those of all weights come after it.
+- in the backward pass, only gradients between frames stay in the loop; those of all weights are sums over many frames,
+  which run concurrently on a GPU or after the loop.
 
 This leaves three steps per frame (a product, a cell, the attention) and two for the second LSTM, which follows the
 first in chunks of `tape.PIECE` frames, concurrently on a GPU. `tape.py` has the tensors, `steps.py` the steps in plain
@@ -32,7 +33,7 @@ from .tape import PIECE, Inputs, Tape
 
 
 def fast_decoder(decoder: Decoder, memory: Tensor, lengths: Tensor, mels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Equivalent to `Decoder.forward`, except that the alignments carry no gradient."""
+    """Equivalent to `Decoder.forward`."""
     kind = memory.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else memory.dtype
     frames = decoder.prenet(shifted(mels))
@@ -70,9 +71,7 @@ def _decode(
         second_mask=masks[1],
     )
     keep, second_keep = 1 - sizes.p_attention_dropout, 1 - sizes.p_decoder_dropout
-    seen, spoken, weights = Loop.apply(keep, second_keep, *inputs.tensors())  # pyright: ignore[reportGeneralTypeIssues]
-    # `seen` is [context, hidden]; the projections read the second LSTM's output and the context.
-    context = seen[..., : sizes.encoder_embedding_dim]
+    context, spoken, weights = Loop.apply(keep, second_keep, *inputs.tensors())  # pyright: ignore[reportGeneralTypeIssues]
     # Channels and gate in one product, padded to a multiple of 8 outputs; otherwise tensor cores are much slower.
     channels, spare = sizes.n_mel_channels, -(sizes.n_mel_channels + 1) % 8
     weight = F.pad(torch.cat((decoder.linear_projection.weight, decoder.gate_layer.weight)), (0, 0, 0, spare)).to(dtype)
@@ -92,7 +91,7 @@ class Loop(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, keep: float, second_keep: float, *tensors: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return [context, hidden] of each frame, the second LSTM's output, and the weights."""
+        """Return the context of each frame, the second LSTM's output, and the weights."""
         tape = Tape(Inputs.of(tensors), keep=keep, second_keep=second_keep)
         ops, side = steps.choose(tape), Side(tape.device)
         for start, end in pieces(tape.frames):
@@ -110,34 +109,41 @@ class Loop(torch.autograd.Function):
                     ops.second_cell_forward(tape, t)
         side.join()
         ctx.tape = tape
-        weights = tape.weights[1:]
-        ctx.mark_non_differentiable(weights)
         ctx.set_materialize_grads(False)
-        return tape.state[1:], tape.second_state[1:], weights
+        return tape.state[1:, :, : tape.width], tape.second_state[1:], tape.weights[1:]
 
     @staticmethod
-    def backward(ctx: Any, d_seen: Tensor | None, d_spoken: Tensor | None, _weights: Any) -> tuple[Tensor | None, ...]:
-        """Go backward through the frames, then compute the gradients of the weights."""
+    def backward(
+        ctx: Any, d_context: Tensor | None, d_spoken: Tensor | None, d_weights: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        """Go backward through the frames, then compute the gradients of the network's weights."""
         tape: Tape = ctx.tape
-        tape.begin_backward(d_seen, d_spoken)
-        ops, side = steps.choose(tape), Side(tape.device)
+        tape.begin_backward(d_spoken, d_weights)
+        ops, side, third = steps.choose(tape), Side(tape.device), Side(tape.device, 1)
         side.start()
-        for start, end in reversed(list(pieces(tape.frames))):
+        third.start()
+        for number, (start, end) in enumerate(reversed(list(pieces(tape.frames)))):
             with side.stream():
                 for t in reversed(range(start, end)):
                     ops.second_cell_backward(tape, t)
-                torch.addmm(
-                    tape.d_outside[start:end].flatten(0, 1),
+                torch.mm(
                     tape.d_second_gates[start:end].flatten(0, 1),
                     tape.inputs.second_input,
                     out=tape.d_state[start:end].flatten(0, 1),
                 )
+                if d_context is not None:
+                    tape.d_state[start:end, :, : tape.width] += d_context[start:end]
             side.main_waits()
             for t in reversed(range(start, end)):
-                ops.attention_backward(tape, t, slot=t - start)
+                ops.attention_backward(tape, t, d_before=tape.d_before[number % 2, t - start])
                 ops.cell_backward(tape, t)
-            tape.gather_piece(start, end)
+            third.main_waits()  # for the sums of the previous chunk, because the next one overwrites `d_before`
+            with third.after_main():
+                tape.gather_piece(start, end, tape.d_before[number % 2])
+        with side.stream():
+            tape.gather_second()
         side.join()
+        third.join()
         return (None, None, *tape.gradients())
 
 

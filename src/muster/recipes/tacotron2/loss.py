@@ -1,4 +1,4 @@
-"""Two losses: the one of all published curves, which includes padding, and one that excludes it."""
+"""Two losses, with padding as in all published curves and without it, and guided attention."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .model import Outputs
+
+NEAR = 0.2
+"""Distance from the diagonal that guided attention tolerates, as a fraction of the clip; Tachibana's value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,3 +41,17 @@ def losses(outputs: Outputs, mels: Tensor, lengths: Tensor) -> Losses:
     with torch.no_grad():
         unpadded = ((before + after).mean(1) * share).sum() + (gates * share).sum()
     return Losses(reference=reference, unpadded=unpadded)
+
+
+def off_diagonal(alignments: Tensor, text_lengths: Tensor, mel_lengths: Tensor) -> Tensor:
+    """Guided attention (Tachibana et al., 2017): the mean over all frames of the attention far from the diagonal.
+
+    It is 0 if the frame in the middle of a clip attends to the symbol in the middle of its text, and so on, and at
+    most 1. Unlike theirs, it is a sum over the symbols, so that it does not depend on the length of the text.
+    """
+    _, frames, symbols = alignments.shape
+    time = torch.arange(frames, device=alignments.device) / mel_lengths[:, None]
+    place = torch.arange(symbols, device=alignments.device) / text_lengths[:, None]
+    cost = 1 - torch.exp((time[:, :, None] - place[:, None]).square() / (-2 * NEAR**2))
+    inside = (time < 1).float()
+    return ((alignments * cost).sum(2) * inside).sum() / inside.sum()

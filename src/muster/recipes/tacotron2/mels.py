@@ -106,8 +106,9 @@ def keep_mels(clips: Sequence[Clip], settings: AudioSettings, cache: Sequence[Pa
     """Return the mels of clips from the cache, or compute and cache them."""
     name = f"mels-{fingerprint(clips, settings)}.pt"
     for folder in cache:
-        if (folder / name).exists():
-            return Kept(**torch.load(folder / name, mmap=True, weights_only=True))
+        found = read_cache(folder / name)
+        if found:
+            return found
     kept = compute(clips, settings, device)
     for folder in cache:
         try:
@@ -119,6 +120,16 @@ def keep_mels(clips: Sequence[Clip], settings: AudioSettings, cache: Sequence[Pa
         except OSError:
             continue  # not writable; if no directory is, each run computes the mels again
     return kept
+
+
+def read_cache(path: Path) -> Kept | None:
+    """Read cached mels; None if the file does not exist or is damaged, so that they are computed again."""
+    if not path.exists():
+        return None
+    try:
+        return Kept(**torch.load(path, mmap=True, weights_only=True))
+    except Exception:  # a damaged file can fail in any way
+        return None
 
 
 def fingerprint(clips: Sequence[Clip], settings: AudioSettings) -> str:

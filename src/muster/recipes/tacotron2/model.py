@@ -88,17 +88,33 @@ class Conv(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, *, bias: bool = True, gain: str = "linear") -> None:
         super().__init__()
-        self.conv = nn.Conv1d(inputs, outputs, kernel, padding=(kernel - 1) // 2, bias=bias)
+        self._padding = (kernel - 1) // 2
+        self.conv = nn.Conv1d(inputs, outputs, kernel, padding=self._padding, bias=bias)
         nn.init.xavier_uniform_(self.conv.weight, nn.init.calculate_gain(gain))  # pyright: ignore[reportArgumentType]
 
     def forward(self, x: Tensor) -> Tensor:
-        """[batch, channels, length]."""
-        return self.conv(x)
+        """[batch, channels, 1, length], see `as_image`."""
+        return F.conv2d(x, self.conv.weight[:, :, None], self.conv.bias, padding=(0, self._padding))
+
+
+class Norm(nn.BatchNorm1d):
+    """A normalization of [batch, channels, 1, length]."""
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        """Accept four dimensions."""
 
 
 def stage(inputs: int, outputs: int, kernel: int, gain: str) -> nn.Sequential:
     """A convolution and its normalization."""
-    return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), nn.BatchNorm1d(outputs))
+    return nn.Sequential(Conv(inputs, outputs, kernel, gain=gain), Norm(outputs))
+
+
+def as_image(x: Tensor) -> Tensor:
+    """[batch, channels, length] to [batch, channels, 1, length], with the channels of a position together in memory.
+
+    Tensor cores need this order, and torch has it only for images; otherwise it is changed and restored in every layer.
+    """
+    return x[:, :, None].contiguous(memory_format=torch.channels_last)
 
 
 class Encoder(nn.Module):
@@ -115,10 +131,10 @@ class Encoder(nn.Module):
 
     def forward(self, embedded: Tensor, lengths: Tensor) -> Tensor:
         """[batch, width, symbols] to [batch, symbols, width], zero in the padding of each text."""
-        x = embedded
+        x = as_image(embedded)
         for convolution in self.convolutions:
             x = F.dropout(F.relu(convolution(x)), self.dropout, self.training)
-        x = x.transpose(1, 2)
+        x = x.squeeze(2).transpose(1, 2)
         # Two passes without packing: packed sequences need the lengths on the CPU, which a CUDA graph does not allow.
         # The backward direction starts at the last symbol of each text, so the padding never affects a symbol.
         places = torch.arange(x.shape[1], device=x.device)
@@ -172,7 +188,7 @@ class LocationLayer(nn.Module):
 
     def forward(self, looked: Tensor) -> Tensor:
         """[batch, 2, symbols] to [batch, symbols, attention]."""
-        return self.location_dense(self.location_conv(looked).transpose(1, 2))
+        return self.location_dense(self.location_conv.conv(looked).transpose(1, 2))
 
 
 class Attention(nn.Module):
@@ -301,9 +317,10 @@ class Postnet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """[batch, channels, frames]."""
         *first, last = self.convolutions
+        x = as_image(x)
         for convolution in first:
             x = F.dropout(torch.tanh(convolution(x)), self.dropout, self.training)
-        return F.dropout(last(x), self.dropout, self.training)
+        return F.dropout(last(x), self.dropout, self.training).squeeze(2)
 
 
 DecoderLoop = Callable[[Decoder, Tensor, Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]

@@ -135,6 +135,13 @@ def add_training(parser: argparse.ArgumentParser) -> None:
     add(
         "--anneal-factor", type=float, choices=(0.1, 0.3), default=0.1, help="by this factor (0.1); 0.3: 1, .3, .1, .03"
     )
+    add(
+        "--guided-attention",
+        type=integer(0),
+        default=2000,
+        metavar="STEPS",
+        help="pull the attention to the diagonal in the first STEPS steps (2000); 0: never, as in the original",
+    )
     add("--seed", type=seed(), default=1234, help="seed of weights, order and dropout (1234)")
     add("--amp", action="store_true", help="bfloat16, the default on a GPU that supports it")
     add("--precision", choices=("float32", "tf32", "bf16"), help="(bf16 on a GPU that supports it, else float32)")

@@ -43,10 +43,13 @@ def read_original(path: Path) -> Original:
         raise muster.UsageError(f"cannot read the checkpoint {path}: {words}") from None
     whole: dict[str, Any] = content if isinstance(content, dict) else {}
     weights: Any = whole.get("state_dict", whole)
-    if not isinstance(weights, dict) or "embedding.weight" not in (name.removeprefix("module.") for name in weights):
+    if not isinstance(weights, dict) or not {"embedding.weight", "module.embedding.weight"} & weights.keys():
         raise muster.UsageError(f"{path} is not a checkpoint of Tacotron2")
+    for name, kind in (("config", dict), ("epoch", int), ("optimizer", dict), ("audio", dict)):
+        if not isinstance(whole.get(name), kind | None):
+            raise muster.UsageError(f"the checkpoint {path} is damaged: its {name} is {type(whole[name]).__name__}")
     return Original(
-        weights={name.removeprefix("module."): value for name, value in weights.items()},  # saved through DDP
+        weights={str(name).removeprefix("module."): value for name, value in weights.items()},  # saved through DDP
         config=dict(whole.get("config") or {}),
         epoch=whole.get("epoch"),
         optimizer=whole.get("optimizer"),
@@ -74,6 +77,20 @@ def load_weights(model: Tacotron2, original: Original, path: Path) -> None:
         words = str(error).splitlines()
         detail = words[1].strip() if len(words) > 1 else words[0]
         raise muster.UsageError(f"{path} has a network of different sizes: {detail}") from None
+
+
+def load_optimizer(optimizer: torch.optim.Optimizer, saved: dict[str, Any], weight_decay: float, path: Path) -> None:
+    """Load Adam's state, if it is that of a network with as many parameters."""
+    (group,) = optimizer.param_groups
+    try:
+        if len(saved["state"]) != len(group["params"]):
+            return
+        # A fused Adam keeps its counts on the GPU, so this must be set before loading.
+        changed = {"fused": group["fused"], "weight_decay": weight_decay}
+        groups = [{**each, **changed} for each in saved["param_groups"]]
+        optimizer.load_state_dict({**saved, "param_groups": groups})
+    except Exception:  # a damaged file can fail in any way
+        raise muster.UsageError(f"the checkpoint {path} is damaged: its optimizer has no state of Adam") from None
 
 
 def write_weights(path: Path, model: Tacotron2, epoch: int, audio: AudioSettings) -> None:

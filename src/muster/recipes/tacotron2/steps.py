@@ -26,7 +26,7 @@ class Steps(Protocol):
         """Attention weights and context."""
         ...
 
-    def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
+    def attention_backward(self, tape: Tape, t: int, *, d_before: Tensor) -> None:
         """From the gradient of the context to those of the query and of the previous frames' weights."""
         ...
 
@@ -81,7 +81,7 @@ class TorchSteps:
         location = F.conv1d(looked, tape.inputs.location, padding=tape.taps // 2).transpose(1, 2)
         return torch.tanh(tape.queries[t][:, None] + location.to(tape.exact) + tape.inputs.processed.to(tape.exact))
 
-    def attention_backward(self, tape: Tape, t: int, *, slot: int) -> None:
+    def attention_backward(self, tape: Tape, t: int, *, d_before: Tensor) -> None:
         """The backward of `attention_forward`."""
         inputs = tape.inputs
         d_context = tape.d_state[t, :, : tape.width]
@@ -90,15 +90,15 @@ class TorchSteps:
             d_context = d_context + tape.scratch["d_recurrent"][:, : tape.width]
         tape.d_contexts[t] = d_context
         d_weights = torch.bmm(inputs.memory, d_context[:, :, None]).squeeze(2).to(tape.exact)
-        d_weights = d_weights + tape.d_last + tape.d_sums
+        d_weights = d_weights + tape.d_weights[t] + tape.d_last + tape.d_sums
         weights = tape.weights[t + 1]
         d_energies = weights * (d_weights - (weights * d_weights).sum(1, keepdim=True))
         tanh = self._tanh(tape, t)
         tape.d_v += (d_energies[:, :, None] * tanh).sum(1)
-        d_before = d_energies[:, :, None] * inputs.v.to(tape.exact) * (1 - tanh * tanh)
-        tape.d_before[slot] = d_before
-        tape.d_queries[t] = d_before.sum(1)
-        d_location = d_before.to(tape.dtype).transpose(1, 2)
+        d_tanh = d_energies[:, :, None] * inputs.v.to(tape.exact) * (1 - tanh * tanh)
+        d_before.copy_(d_tanh)
+        tape.d_queries[t] = d_tanh.sum(1)
+        d_location = d_tanh.to(tape.dtype).transpose(1, 2)
         d_looked = F.conv_transpose1d(d_location, inputs.location, padding=tape.taps // 2).to(tape.exact)
         tape.d_last.copy_(d_looked[:, 0])
         tape.d_sums += d_looked[:, 1]

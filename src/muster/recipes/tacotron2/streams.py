@@ -1,4 +1,4 @@
-"""Two streams of a GPU, so that independent work runs concurrently."""
+"""Streams of a GPU beside the main one, so that independent work runs concurrently."""
 
 # torch is only partially typed.
 # pyright: reportUnknownMemberType=false
@@ -13,11 +13,11 @@ import torch
 
 
 class Side:
-    """A second stream of a GPU for work that can run concurrently; on a CPU everything is sequential."""
+    """Another stream of a GPU for work that can run concurrently; on a CPU everything is sequential."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, number: int = 0) -> None:
         self._main: Any = torch.cuda.current_stream(device) if device.type == "cuda" else None
-        self._side: Any = side_stream(device) if device.type == "cuda" else None
+        self._side: Any = side_stream(device, number) if device.type == "cuda" else None
 
     def stream(self) -> AbstractContextManager[Any]:
         """Run what is started inside concurrently with the main stream."""
@@ -42,6 +42,6 @@ class Side:
 
 
 @cache
-def side_stream(device: torch.device) -> Any:
-    """One stream per GPU, created once."""
+def side_stream(device: torch.device, number: int) -> Any:
+    """One stream per GPU and number, created once."""
     return torch.cuda.Stream(device)

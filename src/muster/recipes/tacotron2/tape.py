@@ -92,14 +92,16 @@ class Tape:
         self.scratch: dict[str, Tensor] = {}
         """Additional tensors of the kernels."""
 
-    def begin_backward(self, d_seen: Tensor | None, d_spoken: Tensor | None) -> None:
+    def begin_backward(self, d_spoken: Tensor | None, d_weights: Tensor | None) -> None:
         """Store the incoming gradients, and allocate those of the loop."""
         for name in self.scratch.keys() & {"d_recurrent", "d_second_recurrent"}:
             self.scratch[name].zero_()  # there is no gradient from after the last frame, also in a second backward
         rows, clips = self.frames, self.clips
-        self.d_outside = torch.zeros_like(self.state[1:]) if d_seen is None else d_seen.contiguous()
         self.d_spoken = torch.zeros_like(self.second_state[1:]) if d_spoken is None else d_spoken.contiguous()
-        self.d_state = torch.empty_like(self.d_outside)
+        self.d_weights = torch.zeros_like(self.weights[1:]) if d_weights is None else d_weights
+        """Gradient of the attention weights from outside the loop."""
+        self.d_weights = self.d_weights.contiguous()
+        self.d_state = torch.empty_like(self.state[1:])
         self.d_gates, self.d_second_gates = torch.empty_like(self.gates), torch.empty_like(self.second_gates)
         self.d_contexts = self._empty(rows, clips, self.width)
         self.d_queries = self._empty(rows, clips, self.attention)
@@ -109,26 +111,35 @@ class Tape:
         """Gradient of the weights of one frame through the next frame's location features."""
         self.d_sums = self._zeros(clips, self.symbols, exact=True)
         """The same through the sums of all later frames."""
-        self.d_before = self._empty(min(PIECE, rows), clips, self.symbols, self.attention)
-        """Gradient before the tanh, for the frames of one chunk; the largest tensor, so all chunks reuse it."""
+        self.d_before = self._empty(2, min(PIECE, rows), clips, self.symbols, self.attention)
+        """Gradient before the tanh, for the frames of two chunks; the largest tensor, so all chunks reuse it."""
+        self.d_recurrent_weight = self._zeros(*self.inputs.recurrent.shape, exact=True)
         self.d_v = self._zeros(clips, self.attention, exact=True)
         self.d_processed = self._zeros(clips, self.symbols, self.attention, exact=True)
         self.d_location = self._zeros(self.attention, 2 * power_of_two(self.taps), exact=True)
 
-    def gather_piece(self, start: int, end: int) -> None:
-        """Add the contribution of a chunk to the gradients of the location convolution and the processed memory."""
-        d_before = self.d_before[: end - start]
+    def gather_piece(self, start: int, end: int, d_before: Tensor) -> None:
+        """Add the contribution of a chunk to the largest gradients of the first LSTM and the attention."""
+        d_before = d_before[: end - start]
+        self.d_recurrent_weight += self.d_gates[start:end].flatten(0, 1).T @ self.state[start:end].flatten(0, 1)
         self.d_processed += d_before.sum(0, dtype=self.exact)
         # Row t of `looked` is the location input of frame t: one column per tap, padded to a power of two.
         columns = self.looked[start:end].to(self.dtype).unfold(3, power_of_two(self.taps), 1)[:, :, :, : self.symbols]
         columns = columns.permute(0, 1, 3, 2, 4).reshape(-1, self.d_location.shape[1])
         self.d_location += d_before.view(-1, self.attention).T @ columns
 
+    def gather_second(self) -> None:
+        """Compute the gradients of the second LSTM's weights, which do not depend on the first LSTM's backward."""
+        d_second = self.d_second_gates.flatten(0, 1)
+        self.d_second_weights = (
+            d_second.T @ self.state[1:].flatten(0, 1),
+            d_second.sum(0, dtype=self.exact).to(self.dtype),
+            d_second.T @ self.second_state[:-1].flatten(0, 1),
+        )
+
     def gradients(self) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs, in order."""
-        d_gates, d_second = self.d_gates.flatten(0, 1), self.d_second_gates.flatten(0, 1)
-        before, after = self.state[:-1].flatten(0, 1), self.state[1:].flatten(0, 1)
-        second_before = self.second_state[:-1].flatten(0, 1)
+        after = self.state[1:].flatten(0, 1)
         weights = self.weights[1:].to(self.dtype).permute(1, 2, 0)
         d_memory = torch.bmm(weights, self.d_contexts.transpose(0, 1))
         d_query = (self.d_queries.flatten(0, 1).T @ after)[:, self.width :]
@@ -136,13 +147,11 @@ class Tape:
             self.d_gates,
             d_memory,
             self.d_processed.to(self.dtype),
-            d_gates.T @ before,
+            self.d_recurrent_weight.to(self.dtype),
             d_query,
             self.d_location.view(self.attention, 2, -1)[:, :, : self.taps].to(self.dtype),
             self.d_v.sum(0),
-            d_second.T @ after,
-            d_second.sum(0, dtype=self.exact).to(self.dtype),
-            d_second.T @ second_before,
+            *self.d_second_weights,
             None,
             None,
             None,

@@ -25,13 +25,16 @@ from .data import Corpus, Padding, read_lists, synthetic, training_parts
 from .mels import open_corpus
 from .model import ModelSizes, Tacotron2, count_parameters
 from .options import SIZES, without_meaning
-from .original import load_weights, read_original, write_weights
+from .original import load_optimizer, load_weights, read_original, write_weights
 from .symbols import find_cleaners
 from .train_step import StepOptions, TrainingStep, average_buffers
 from .validate import validate
 
 WEIGHTS = "tacotron2.pt"
 """The newest weights in --output, in the format of the original."""
+
+GUIDANCE = 1.0
+"""Weight of guided attention at the start."""
 
 BETWEEN_CHECKS = 100
 """Steps between validations of epochs without a checkpoint; with few clips an epoch has only two or three steps."""
@@ -109,7 +112,7 @@ def train_epoch(run: Run, rate: float) -> None:
     unpadded, since = torch.zeros((), device=run.world.device), 0
     for part in training_parts(run.data.training, run.batches, run.padding):
         progress.begin()
-        both = run.step(part.examples, rate=rate)
+        both = run.step(part.examples, rate=rate, guidance=guidance(run.batches, run.args.guided_attention))
         unpadded, since = unpadded + both.unpadded, since + 1
         progress.end(both.reference, part.frames)
         if progress.step % every == 0:
@@ -132,10 +135,12 @@ def check(run: Run, *, kept: bool) -> str:
         found = validate(run.step, run.world, corpus, batch_size=args.batch_size, padding=run.padding, picture=picture)
     if picture and picture.exists() and run.world.rank == 0 and kept:
         shutil.copyfile(picture, picture.with_name(f"alignment-epoch-{batches.epoch:04}.png"))
-    run.progress.note(val_loss=found.reference, val_unpadded_loss=found.unpadded, val_focus=found.focus)
+    run.progress.note(
+        val_loss=found.reference, val_unpadded_loss=found.unpadded, val_focus=found.focus, val_diagonal=found.diagonal
+    )
     words = (
         f"epoch {batches.epoch}: validation loss {found.reference:.4f}, without padding {found.unpadded:.4f}, "
-        f"focus {found.focus:.3f} on {len(corpus)} clips"
+        f"focus {found.focus:.3f}, diagonal {found.diagonal:.3f} on {len(corpus)} clips"
     )
     run.progress.say(words)
     return words
@@ -157,6 +162,12 @@ def learning_rate(highest: float, epoch: int, anneal_steps: list[int], factor: f
     if factor == 0.3:
         return highest * 0.1 ** (passed // 2) * (0.3 if passed % 2 else 1.0)
     return highest * factor**passed
+
+
+def guidance(batches: muster.Batches, steps: int) -> float:
+    """The weight of guided attention: constant in the first half of the `steps`, then falling to 0."""
+    done = batches.progress * (batches.length // batches.total)
+    return GUIDANCE * min(1.0, max(0.0, 2 - 2 * done / steps)) if steps else 0.0
 
 
 def mean_over_ranks(value: torch.Tensor, world: muster.World) -> float:
@@ -280,13 +291,9 @@ def begin_with(args: argparse.Namespace, world: muster.World, step: TrainingStep
     path = Path(args.checkpoint_path)
     original = muster.together(world, lambda: read_original(path))
     muster.together(world, lambda: load_weights(step.model, original, path))
-    if original.optimizer and len(original.optimizer["state"]) == len(step.parameters):
-        saved = {**original.optimizer, "param_groups": [dict(g) for g in original.optimizer["param_groups"]]}
-        for group in saved[
-            "param_groups"
-        ]:  # a fused Adam keeps its counts on the GPU, so this must be set before loading
-            group.update(fused=step.optimizer.param_groups[0]["fused"], weight_decay=args.weight_decay)
-        step.optimizer.load_state_dict(saved)
+    saved = original.optimizer
+    if saved:
+        muster.together(world, lambda: load_optimizer(step.optimizer, saved, args.weight_decay, path))
         if args.use_saved_learning_rate:
             args.learning_rate = step.optimizer.param_groups[0]["lr"]
     if original.epoch is not None:

@@ -1,7 +1,7 @@
 """One training step: forward, loss, backward, clipping, Adam, with precision and gradient exchange.
 
 step = TrainingStep(model, world, StepOptions())
-losses = step(examples, rate=1e-3)
+losses = step(examples, rate=1e-3, guidance=1.0)
 """
 
 # torch is only partially typed.
@@ -23,7 +23,7 @@ import muster
 from .data import Examples
 from .graphs import Graphs
 from .loop import fast_decoder
-from .loss import Losses, losses
+from .loss import Losses, losses, off_diagonal
 from .model import Decoder, Outputs, Tacotron2
 
 
@@ -57,12 +57,14 @@ class TrainingStep:
         for parameter in self.parameters:
             parameter.grad = self._gradients[start : start + parameter.numel()].view_as(parameter)
             start += parameter.numel()
+        self._guidance = torch.zeros((), device=world.device)  # a tensor, because CUDA graphs keep numbers as they are
         fused = world.device.type == "cuda"
         self._backward = Graphs(self.backward) if options.graphs else self.backward
         self.optimizer = torch.optim.Adam(self.parameters, weight_decay=options.weight_decay, fused=fused)
 
-    def __call__(self, examples: Examples, *, rate: float) -> Losses:
-        """Train on this rank's part of a batch and return its losses."""
+    def __call__(self, examples: Examples, *, rate: float, guidance: float = 0.0) -> Losses:
+        """Train on this rank's part of a batch and return its losses; `guidance` is the weight of guided attention."""
+        self._guidance.fill_(guidance)
         both = self._backward(examples)
         if self._world.size > 1:
             dist.all_reduce(self._gradients)
@@ -75,10 +77,11 @@ class TrainingStep:
         return both
 
     def backward(self, examples: Examples) -> Losses:
-        """Compute the gradients of a batch in the parameters, and return the losses."""
+        """Compute the gradients of a batch in the parameters, and return the losses without guided attention."""
         self._gradients.zero_()
-        both = self.losses(examples)[0]
-        both.reference.backward()
+        both, outputs = self.losses(examples)
+        astray = off_diagonal(outputs.alignments, examples.text_lengths, examples.mel_lengths)
+        (both.reference + self._guidance * astray).backward()
         return Losses(reference=both.reference.detach(), unpadded=both.unpadded)
 
     def losses(self, examples: Examples) -> tuple[Losses, Outputs]:

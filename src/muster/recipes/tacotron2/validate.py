@@ -14,6 +14,7 @@ import torch.distributed as dist
 import muster
 
 from .data import Corpus, Padding, round_up
+from .loss import off_diagonal
 from .pictures import draw_clip
 from .train_step import TrainingStep
 
@@ -26,6 +27,8 @@ class Validation:
     unpadded: float
     focus: float
     """Sharpness of the attention: the mean of each frame's largest weight, at best 1."""
+    diagonal: float
+    """Share of the attention that is near the diagonal, at best 1."""
 
 
 @torch.no_grad()
@@ -45,7 +48,7 @@ def validate(
     model = step.model
     model.eval()
     mine = sorted(range(len(corpus)), key=lambda clip: corpus.frames[clip])[world.rank :: world.size]
-    sums = torch.zeros(4, dtype=torch.float64, device=world.device)
+    sums = torch.zeros(5, dtype=torch.float64, device=world.device)
     for start in range(0, len(mine), batch_size):
         chosen = mine[start : start + batch_size]
         frames = round_up(max(corpus.frames[i] for i in chosen), padding.frames)
@@ -54,10 +57,9 @@ def validate(
         both, outputs = step.losses(examples)
         inside = torch.arange(frames, device=world.device) < examples.mel_lengths[:, None]
         focus = outputs.alignments.float().amax(2)[inside].mean()
-        count = len(chosen)
-        sums += torch.stack(
-            [x.double() * count for x in (both.reference, both.unpadded, focus)] + [sums.new_tensor(count)]
-        )
+        diagonal = 1 - off_diagonal(outputs.alignments.float(), examples.text_lengths, examples.mel_lengths)
+        found = torch.stack((both.reference, both.unpadded, focus, diagonal, torch.ones_like(focus)))
+        sums += found.double() * len(chosen)
         if picture and start == 0 and world.rank == 0:
             length, text = corpus.frames[chosen[-1]], corpus.symbols[chosen[-1]]
             draw_clip(
@@ -69,5 +71,5 @@ def validate(
     model.train()
     if world.size > 1:
         dist.all_reduce(sums)
-    reference, unpadded, focus = (sums[:3] / sums[3]).tolist()
-    return Validation(reference=reference, unpadded=unpadded, focus=focus)
+    reference, unpadded, focus, diagonal = (sums[:4] / sums[4]).tolist()
+    return Validation(reference=reference, unpadded=unpadded, focus=focus, diagonal=diagonal)

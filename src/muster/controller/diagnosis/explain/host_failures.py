@@ -192,7 +192,9 @@ def _shm_full(case: Case) -> Explanation | None:
 
 def _shm_fix(end: RankEnd) -> str:
     grow = "as root on that host: mount -o remount,size=8g /dev/shm"
-    if end.inside == "container":
+    if end.inside in ENGINES and load(end.inside).more_shm:
+        grow = load(end.inside).more_shm
+    elif end.inside == "container":
         grow = 'start the container with a larger /dev/shm: `--container-args "--shm-size 8g"`, or `--ipc=host`'
     return f"{grow}; or use fewer DataLoader workers and a smaller prefetch_factor"
 

@@ -34,6 +34,7 @@ from ..evaluate import evaluate
 from ..model import ResNet
 from ..step import Loss, StepOptions, TrainingStep
 from .check_kernels import check_all
+from .fused_step import FusedStep
 from .gradients import FusedLoss, operations_for
 from .step_choice import obstacle
 
@@ -215,10 +216,9 @@ def furthest(losses: list[float], exact: list[float]) -> float:
 
 def train(world: muster.World, model: ResNet, kind: str, data: Patterns) -> tuple[list[float], float]:
     """Return the loss of each step, and the accuracy at the end."""
-    options = StepOptions(
-        precision="float32" if kind == "float32" else "bf16", fused=kind == "fused", weight_decay=1e-4
-    )
-    step = TrainingStep(copy.deepcopy(model), world, options, mean=MEAN, std=STD)
+    options = StepOptions(precision="float32" if kind == "float32" else "bf16", weight_decay=1e-4)
+    step_class = FusedStep if kind == "fused" else TrainingStep
+    step = step_class(copy.deepcopy(model), world, options, mean=MEAN, std=STD)
     losses = [step(*data.batch(i), weight=1.0, rate=0.02) for i in range(100)]
     accuracy = evaluate(step.loss, world, data, range(data.test_length), 128)
     return torch.stack(losses).tolist(), accuracy

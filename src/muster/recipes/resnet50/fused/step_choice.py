@@ -1,10 +1,14 @@
-"""Choice of the training step: fused if it can run, otherwise plain torch; the same on all ranks, with the reason."""
+"""Choice of the training step: fused if it can run, otherwise plain torch; the same on all ranks, with the reason.
+
+This is the only place where the rest of the recipe meets the fused step.
+"""
 
 # torch is only partially typed.
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +17,8 @@ import torch.distributed as dist
 import muster
 
 from ..model import Bottleneck, ResNet
-from ..step import StepOptions
+from ..step import StepOptions, TrainingStep
+from .fused_step import FusedStep
 
 SHARED_MEMORY = 227 * 1024
 """Bytes of shared memory available to the kernels' tiles: that of a Hopper multiprocessor."""
@@ -31,6 +36,27 @@ class Choice:
 
     fused: bool
     reason: str = ""
+
+
+def make_step(
+    wanted: str,
+    model: ResNet,
+    world: muster.World,
+    options: StepOptions,
+    *,
+    image_size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    compile_wanted: bool = False,
+) -> tuple[TrainingStep, str]:
+    """Make the step for `auto`, `plain` or `fused`, and describe it."""
+    choice = muster.together(
+        world, lambda: choose(wanted, model, world, options, image_size=image_size, compile_wanted=compile_wanted)
+    )
+    if choice.fused:
+        return FusedStep(model, world, options, mean=mean, std=std), "fused (custom kernels)"
+    how = f"plain{', compiled' if options.compile else ''}, not fused: {choice.reason}"
+    return TrainingStep(model, world, options, mean=mean, std=std), how
 
 
 def choose(

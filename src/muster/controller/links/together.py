@@ -1,4 +1,4 @@
-"""Awaits requests to many hosts, and reports all failures together."""
+"""Waits for several hosts at once, and reports all that failed."""
 
 from __future__ import annotations
 
