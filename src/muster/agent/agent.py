@@ -117,7 +117,7 @@ class Agent:
             "session": self.do_session,
             "ping": self.do_ping,
             "renew": self.do_renew,
-            "memory": self.do_memory,
+            "memory": self.ranks.memory,
             "compare": self.do_compare,
             "unpack": self.do_unpack,
             "probe": self.do_probe,
@@ -173,7 +173,7 @@ class Agent:
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
         busy = busy or self.sessions.is_busy
         ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
-        self.keep_lease()
+        self.hold.follow(self.session.lease, clock(), is_ending=self.ending)
         for key, _ in ready:
             if self.selector.get_map().get(key.fd) is key:  # an earlier handler of this turn may have closed it
                 key.data()
@@ -193,13 +193,6 @@ class Agent:
         if self.session.lease.is_over(clock()):
             self.is_orphan = True
             self.end(f"no contact with the controller for {self.session.lease.seconds:g} s")
-
-    def keep_lease(self) -> None:
-        """Hold the ranks if this host slept for so long that others may have replaced them."""
-        lease, now = self.session.lease, clock()
-        lease.turn(now)
-        if not self.ending and not lease.is_over(now):  # ranks whose lease is over are killed, not continued
-            self.hold.apply(lease.is_held(now))
 
     def examine(self) -> None:
         """Continue an examination of the ranks, if one is running."""
@@ -323,13 +316,7 @@ class Agent:
         before = self.ranks
         self._begin_job(message["job"], stdin)
         self.ranks.succeed(before)
-        facts = machine.facts()
-        return {"facts": facts, "zygote": self.ranks.spawner is not None}
-
-    def do_memory(self, message: requests.Memory, number: int) -> replies.MemoryUse:
-        """Measure the agent and the process that starts its ranks."""
-        mine = [os.getpid(), *([self.ranks.spawner.pid] if self.ranks.spawner is not None else [])]
-        return {"bytes": sum(map(processes.proportional_size, mine))}
+        return {"facts": machine.facts(), "zygote": self.ranks.spawner is not None}
 
     def do_compare(self, message: requests.Compare, number: int) -> replies.Comparison:
         """Check whether the user's code is on this host."""

@@ -7,6 +7,7 @@ import time
 
 from ..shared import light_selectors as selectors
 from ..shared import light_signal as signal
+from ..shared import processes
 from ..shared.light_collections import deque
 from .deadline import VARIABLE, Deadline
 from .failure_evidence import FailureEvidence
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..shared.events import Exit
-    from ..shared.replies import Prepared, Problem
-    from ..shared.requests import Prepare, SendCall, Start, TakeStacks
+    from ..shared.replies import MemoryUse, Prepared, Problem
+    from ..shared.requests import Memory, Prepare, SendCall, Start, TakeStacks
     from ..shared.spawner_messages import Ended, Started, Storeless, StoreStarted, Stray, Target
     from .guard import Guard
     from .spawner_client import Spawner
@@ -117,6 +118,11 @@ class LocalRanks:
     def spawner(self) -> Spawner | None:
         """The process that starts the ranks, if there is one."""
         return self.starter.spawner
+
+    def memory(self, message: Memory, request: int) -> MemoryUse:
+        """Measure the agent and the process that starts its ranks."""
+        mine = [os.getpid(), *([self.spawner.pid] if self.spawner is not None else [])]
+        return {"bytes": sum(map(processes.proportional_size, mine))}
 
     @property
     def is_used(self) -> bool:

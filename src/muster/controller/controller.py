@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
 from muster.controller.keep.kept_agents import KeptAgents
-from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.links.link import LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
@@ -364,7 +364,7 @@ class Controller:
                 if not recovery.has_stopped:
                     await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
-                await self.results.copy(self.with_results())
+                await self.results.copy(self.results.sources(self.agents, is_elastic=recovery.is_elastic))
         finally:
             recovery.waiting_for = None
             await self.kept.leave(self.agents.links, unusable=self.recovery.stuck)
@@ -375,16 +375,6 @@ class Controller:
         if self.stopped_by and self.signal is not None:
             return 128 + self.signal
         return EXIT_MUSTER if self.stopped_by or verdict is None else self.results.add_to(verdict).exit_code
-
-    def with_results(self) -> Sequence[AgentLink]:
-        """The hosts whose results are copied: if the job can do without some, not those that are lost."""
-        if not (self.recovery.is_elastic and self.job.spec.fetch):
-            return self.agents.leaders
-        usable = self.agents.usable
-        lost = [link.name for link in self.agents.leaders if link not in usable]
-        if lost:
-            self.screen.warning(f"--fetch: lost {names(lost)}; no results were copied from there")
-        return usable
 
     # --- events ---------------------------------------------------------------------------------------------
 

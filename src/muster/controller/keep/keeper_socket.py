@@ -27,7 +27,7 @@ _DESCRIPTORS = 3
 
 _START = (
     "import json, sys; given = json.load(sys.stdin); sys.path[:] = given.pop('path'); "
-    "from muster.controller.keep.keeper import main; main(**given)"
+    "from muster.controller.keep.host_keeper import main; main(**given)"
 )
 
 

@@ -15,7 +15,7 @@ from muster.controller.links.agent_requests import AgentRequests
 from muster.controller.links.handed_session import HandedSession
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
-from muster.controller.links.reported_ranks import check_counts, check_ranks
+from muster.controller.links.reported_ranks import check_counts, check_ranks, is_reply
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
 from muster.errors import EXIT_MUSTER, HostError, MusterError
@@ -105,14 +105,9 @@ class AgentLink(AgentRequests):
     async def open(self, line: Line, payload: bytes, limit: float) -> None:
         """Use a new connection: send the agent's code over it, and wait until the agent is up."""
         self.attach(line, payload)
-        await self.came_up(
-            limit,
-            HostError(
-                self.name,
-                f"no agent answered within {limit:.0f} s of logging in",
-                hint="check whether its home directory or its Python is on a file system that hangs",
-            ),
-        )
+        why = f"no agent answered within {limit:.0f} s of logging in"
+        hint = "check whether its home directory or its Python is on a file system that hangs"
+        await self.came_up(limit, HostError(self.name, why, hint=hint))
 
     def continue_over(self, line: Line, session: HandedSession, facts: Up, next_id: int, ranks: Iterable[int]) -> None:
         """Use the connection to an agent that is up, and that another process has served until now."""
@@ -190,7 +185,7 @@ class AgentLink(AgentRequests):
             return
         try:
             for message in messages:
-                (self._on_reply if _is_reply(message) else self._on_message)(message)
+                (self._on_reply if is_reply(message) else self._on_message)(message)
         except ProtocolError as error:
             self._on_violation(error)
         except Exception as error:  # unexpected values must not end the job on the other hosts
@@ -398,7 +393,3 @@ class AgentLink(AgentRequests):
             self.lines.send({"do": "bye", "id": 0, "code": code})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
         self.lines.close()
-
-
-def _is_reply(message: Any) -> bool:
-    return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int
