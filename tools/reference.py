@@ -176,7 +176,7 @@ def scoreboards_page() -> str:
             "\n## On other pages\n",
             *(f"- [{title}](../measurements/{page}.md)" for title, page in measurements()),
             "- [Recipes: ResNet](../recipes/resnet50.md#results), [MNIST](../recipes/mnist.md#results),",
-            "  [Tacotron2](../recipes/tacotron2.md#performance)",
+            "  [Tacotron2](../recipes/tacotron2.md#performance), [GPT](../recipes/gpt.md#performance)",
             "- [`muster bench`: accuracy](../bench.md#accuracy)",
             "",
         ]

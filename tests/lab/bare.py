@@ -32,6 +32,13 @@ IMAGES = r"images/s: .* end to end .*"
 # check_recipes knows.
 RECIPES = {
     "ddp": Tried(prints=tuple(rf"epoch {epoch}: loss \d\.\d{{3}}" for epoch in range(3))),
+    "gpt": Tried(
+        arguments=("--layers=1", "--heads=1", "--width=8", "--context=64", "--batch=1200", "--epochs=1"),
+        prints=(
+            r".* M parameters, [\d,]+ tokens; ddp, adamw; WORLD ranks?; from step 0",
+            r"step \d+: validation loss \d.*",
+        ),
+    ),
     "hello": Tried(),
     "message_passing": Tried(),
     "check_config": Tried(),

@@ -90,7 +90,7 @@ ASK: Fields = {
 }
 
 REQUESTS: dict[str, Fields] = {
-    "session": {"lease": 5.0, "name": "muster-1", "secret": "s", "boxed": False},
+    "session": {"lease": 5.0, "name": "muster-1", "secret": "s", "boxed": False, "wait": 6.0},
     "ping": {"sent": 1.0, "got": 1, "clock": 2.0, "heard": 1.5},
     "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2], "imports": ["torch"]},
     "unpack": {"piece": "AA==", "last": True},

@@ -262,7 +262,7 @@ class Agents:
 
 def _connector(launch: Launch) -> type[PipedConnector | DialedConnector]:
     if launch.channel == "pods":
-        from muster.controller.links.pods import PodConnector  # few jobs run in pods
+        from muster.controller.links.pod_links import PodConnector  # few jobs run in pods
 
         return PodConnector
     return PipedConnector if launch.channel == "pipes" else DialedConnector

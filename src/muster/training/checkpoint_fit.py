@@ -82,6 +82,8 @@ def check_finite(step: int, state: Mapping[str, Stateful], parts: Mapping[str, M
     """Raise an error instead of saving a model with NaN or inf, which would replace good checkpoints."""
     import torch
 
+    from muster.training.sharding import whole
+
     for name, part in state.items():
         if not isinstance(part, torch.nn.Module):
             continue
@@ -90,7 +92,7 @@ def check_finite(step: int, state: Mapping[str, Stateful], parts: Mapping[str, M
         }
         if not floats:
             continue
-        finite = torch.stack([value.isfinite().all() for value in floats.values()]).tolist()
+        finite = torch.stack([whole(value.isfinite().all()) for value in floats.values()]).tolist()
         if not all(finite):
             where = next(key for key, good in zip(floats, finite, strict=True) if not good)
             raise MusterError(

@@ -48,10 +48,12 @@ class Stateful(Protocol):
 
 
 class Checkpoints:
-    """The checkpoints of a run in one directory, for models that are the same in every rank (DDP).
+    """The checkpoints of a run in one directory, for models that are the same on every rank (DDP) or sharded (FSDP2).
 
-    `folder` is used only on the host of rank 0; the other ranks get what they need over the network. `keep` is the
-    number of complete checkpoints to keep. `about`, such as `{"arch": "resnet50"}`, must be the same on resume.
+    With DDP, `folder` is used only on the host of rank 0; the other ranks get what they need over the network. With
+    FSDP2, every rank writes and reads its part, so all hosts must share the directory. Either can resume what the other
+    saved, with any number of ranks. `keep` is the number of complete checkpoints to keep. `about`, such as
+    `{"arch": "resnet50"}`, must be the same on resume.
     """
 
     def __init__(
@@ -71,6 +73,7 @@ class Checkpoints:
         # not transfer CPU data, and mpi cannot create groups of another backend.
         group = None if world.backend == "mpi" else dist.new_group([0], backend="gloo")
         self._alone: dict[str, Any] = {"no_dist": True} if world.backend == "mpi" else {"process_group": group}
+        self._all: dict[str, Any] = {}
 
     def begin(self, state: Mapping[str, Stateful], *, resume: bool) -> int:
         """Load the newest complete checkpoint into `state` and return its step, or 0 if there is none.
@@ -78,6 +81,8 @@ class Checkpoints:
         Without `resume`, a directory that already has checkpoints is an error, so that no run is overwritten.
         All ranks must call this, and all get the same result or the same error.
         """
+        from muster.training.sharding import is_sharded
+
         tensors: dict[str, Tensor] = {}
         complete: checkpoint_folders.Complete | None = None
         error: MusterError | None = None
@@ -86,7 +91,7 @@ class Checkpoints:
                 complete = self._choose(resume)
                 if complete:
                     check_about(complete, self._about)
-                    tensors = self._read(complete.folder)
+                    tensors = {} if is_sharded(state) else self._read(complete.folder, self._alone)
             except MusterError as trouble:
                 error = trouble
         complete, error = self._from_rank_0((complete, error))
@@ -94,7 +99,11 @@ class Checkpoints:
             raise in_all_ranks(error, reports=self._world.rank == 0)
         if complete is None:
             return 0
-        saved = put_together(self._spread(tensors))
+        if is_sharded(state):
+            tensors = together(self._world, lambda: self._read(complete.folder, self._everyone(), state))
+        else:
+            tensors = self._spread(tensors)
+        saved = put_together(tensors)
         together(self._world, lambda: load_parts(state, saved["state"], complete.folder))
         # A rank that the saved run did not have keeps the seeds set by the script.
         mine = saved["rng"].get(str(self._world.rank))
@@ -108,26 +117,30 @@ class Checkpoints:
 
         If the previous one is still being written, rank 0 first waits for it, so at most one interval is at risk.
         """
+        from muster.training.sharding import is_sharded, mine
+
         generators = self._to_rank_0(rng.capture())
-        if generators is None or step == self._step:
+        sharded = is_sharded(state)
+        if step == self._step or (generators is None and not sharded):
             return
         import torch.distributed.checkpoint as dcp
 
         self.wait()
         parts = {name: part.state_dict() for name, part in state.items()}
         check_finite(step, state, parts)
-        tensors = take_apart({"state": parts, "rng": {str(i): each for i, each in enumerate(generators)}})
+        each = {str(i): generator for i, generator in enumerate(generators or [])}
+        tensors = mine(take_apart({"state": parts, "rng": each}), self._world.rank)
         folder = checkpoint_folders.folder_of(self._root, step)
-        try:
-            self._take_root()
-            checkpoint_folders.make_room(self._root, folder)
-        except OSError as error:
-            raise MusterError(f"cannot write checkpoints to {self._root}: {error}") from None
+        if sharded:
+            together(self._world, lambda: self._make_room(folder))
+        else:
+            self._make_room(folder)
         self._step = step
         self._writing = folder
         self._written.clear()
         # FileSystemWriter copies the tensors to CPU memory before async_save returns.
-        future: Any = dcp.async_save(tensors, storage_writer=dcp.FileSystemWriter(folder), **self._alone)
+        group = self._everyone() if sharded else self._alone
+        future: Any = dcp.async_save(tensors, storage_writer=dcp.FileSystemWriter(folder), **group)
         future.add_done_callback(partial(self._complete, folder))
 
     def wait(self, limit: float = WRITE_LIMIT) -> None:
@@ -135,7 +148,9 @@ class Checkpoints:
         folder = self._writing
         if folder is None:
             return
-        if not wait_for(self._written.is_set, limit, lambda: f"rank 0 is waiting for {folder} to be written"):
+        if not wait_for(
+            self._written.is_set, limit, lambda: f"rank {self._world.rank} is waiting for {folder} to be written"
+        ):
             raise MusterError(f"writing {folder} timed out after {limit:.0f} s")
         self._writing = None
         trouble, self._trouble = self._trouble, None
@@ -180,17 +195,35 @@ class Checkpoints:
             )
         return newest
 
-    def _read(self, folder: Path) -> dict[str, Tensor]:
-        import torch
+    def _everyone(self) -> dict[str, Any]:
+        """The group of all ranks for reading and writing sharded checkpoints; created by all ranks at their first."""
+        import torch.distributed as dist
+
+        if not self._all:
+            self._all = {"process_group": dist.new_group(backend="gloo")}
+        return self._all
+
+    def _make_room(self, folder: Path) -> None:
+        if self._world.rank:
+            return
+        try:
+            self._take_root()
+            checkpoint_folders.make_room(self._root, folder)
+        except OSError as error:
+            raise MusterError(f"cannot write checkpoints to {self._root}: {error}") from None
+
+    def _read(
+        self, folder: Path, group: Mapping[str, Any], state: Mapping[str, Stateful] | None = None
+    ) -> dict[str, Tensor]:
         import torch.distributed.checkpoint as dcp
 
         from muster.training.checkpoint_reader import TensorReader
+        from muster.training.sharding import make_targets
 
         reader = TensorReader(folder)
         try:
-            entries: dict[str, Any] = reader.read_metadata().state_dict_metadata
-            tensors = {name: torch.empty(entry.size, dtype=entry.properties.dtype) for name, entry in entries.items()}
-            dcp.load(tensors, storage_reader=reader, **self._alone)
+            tensors = make_targets(reader.read_metadata().state_dict_metadata, state or {})
+            dcp.load(tensors, storage_reader=reader, **group)
         # A damaged file can fail in any way; torch wraps the error in a BaseException.
         except (Exception, dcp.CheckpointException) as error:
             raise MusterError(
@@ -202,7 +235,9 @@ class Checkpoints:
     def _complete(self, folder: Path, done: Any) -> None:
         """Write the marker, in the thread that wrote the files, and only then remove old checkpoints."""
         try:
-            done.result()
+            done.result()  # on rank 0: all ranks have written
+            if self._world.rank:
+                return
             checkpoint_folders.mark_complete(folder, ranks=self._world.size, about=self._about)
             checkpoint_folders.prune(self._root, self._keep)
         except BaseException as error:

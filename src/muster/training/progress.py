@@ -21,6 +21,7 @@ from muster.training.drain_watch import DrainWatch
 from muster.training.metrics import Metrics, Row, read_rows
 from muster.training.plot import svg
 from muster.training.together import in_all_ranks
+from muster.training.utilization import utilization
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -52,8 +53,9 @@ class Progress:
 
     Every rank calls `begin()` before each step and `end()` after it; every `every` steps the ranks average their
     losses, and a loss of NaN or inf ends the run on all ranks. `batches` is `muster.Batches`, or an object of your own
-    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). `metrics` is a
-    directory for metrics.jsonl and, if installed, TensorBoard; `plot` is an SVG file.
+    that has `progress` (epochs done), `length` (samples of an epoch) and `total` (samples of a step). With `flops`, the
+    operations of a training step per sample, it also shows the model FLOP utilization (MFU). `metrics` is a directory
+    for metrics.jsonl and, if installed, TensorBoard; `plot` is an SVG file.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class Progress:
         step: int = 0,
         every: int = 10,
         unit: str = "images",
+        flops: float = 0.0,
         metrics: str | os.PathLike[str] | None = None,
         plot: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -76,6 +79,7 @@ class Progress:
         """Whether to save and exit, because Muster is about to end all ranks; True in the same step on every rank."""
         self._drain = DrainWatch(world)
         self._world, self._batches, self._epochs, self._every, self._unit = world, batches, epochs, every, unit
+        self._flops = flops
         self._shows = world.rank == 0
         self._folder = None if metrics is None else Path(metrics)
         self._metrics = Metrics(self._folder) if self._folder and self._shows else None
@@ -164,7 +168,7 @@ class Progress:
             self._metrics.close()
         if self._plot:
             rows = read_rows(self._folder) if self._folder else self._rows
-            panels = ["loss", f"{self._unit}_per_s", "accuracy"]
+            panels = ["loss", "validation_loss", f"{self._unit}_per_s", "accuracy"]
             try:
                 self._plot.parent.mkdir(parents=True, exist_ok=True)
                 self._plot.write_text(svg(rows, panels), encoding="utf-8")
@@ -187,13 +191,14 @@ class Progress:
         steps_left = (self._epochs - self._batches.progress) * self._batches.length / self._batches.total
         left = clock(max(0.0, steps_left) * interval.seconds / interval.steps)
         epoch = max(1, math.ceil(self._batches.progress))
+        used = f"{utilization(self._flops * interval.rate, self._world)}  " if self._flops else ""
         if self._bar:
-            numbers = f"loss {loss:.4f}  {interval.rate:,.0f} {self._unit}/s  {left} left"
+            numbers = f"loss {loss:.4f}  {interval.rate:,.0f} {self._unit}/s  {used}{left} left"
             self._bar.draw(f"epoch {epoch}/{self._epochs}", done, numbers)
         else:
             self.say(
                 f"epoch {epoch}/{self._epochs}  step {self.step}  loss {loss:.4f}  "
-                f"{interval.rate:,.1f} {self._unit}/s  {left} left"
+                f"{interval.rate:,.1f} {self._unit}/s  {used}{left} left"
             )
 
 

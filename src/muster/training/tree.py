@@ -49,13 +49,7 @@ def unpack(packed: Tensor) -> Any:
 
 def _lift(value: Any, name: str, tensors: dict[str, Tensor]) -> Any:
     import torch
-    from torch.distributed.tensor import DTensor
 
-    if isinstance(value, DTensor):
-        raise MusterError(
-            f"{name} is sharded over the ranks, but muster.Checkpoints saves only state that is the same on every rank",
-            hint="save FSDP models with torch.distributed.checkpoint",
-        )
     if isinstance(value, torch.Tensor):
         tensors[name] = value.detach()
         return {_SLOT: name}

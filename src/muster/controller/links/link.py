@@ -184,16 +184,12 @@ class AgentLink(AgentRequests):
         if own is not None:
             own(message)
         else:
-            self._hand_on(message)
+            self.hand_on(message)
 
-    def _hand_on(self, event: Event) -> None:
+    def hand_on(self, event: Event) -> None:
+        """Publish an event of the host."""
         self._log_event(event)
         self._on_event(self, event)
-
-    def notice(self, why: str, left: float) -> None:
-        """The host is about to go away, as something other than its agent says; `left` is in seconds."""
-        if self.facts and not (self.lost or self.closing):
-            self._hand_on({"t": "notice", "why": why, "left": left})
 
     def _log_event(self, event: Event) -> None:
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
@@ -284,17 +280,16 @@ class AgentLink(AgentRequests):
             return
         silence = self.silence
         if silence > self._lease:
-            what = f"its node {self.spec.node}" if self.spec.node else "it"
-            self.lose(f"no message from it for {silence:.0f} s; {what} is down or hung, or its network is cut")
+            self.lose(self.spec.why_silent(silence))
             return
         if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self._lease / 3):
             self.lines.reconnect()
         if silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
-            self._hand_on({"t": "host", "state": "silent"})
+            self.hand_on({"t": "host", "state": "silent"})
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
-            self._hand_on({"t": "host", "state": "up"})
+            self.hand_on({"t": "host", "state": "up"})
 
     @property
     def silence(self) -> float:
@@ -363,7 +358,7 @@ class AgentLink(AgentRequests):
         self._replies.clear()
         self._gone.set()
         self.lines.close(leave=True)
-        self._hand_on({"t": "host", "state": "lost"})
+        self.hand_on({"t": "host", "state": "lost"})
 
     # --- shutdown -------------------------------------------------------------------------------------------
 
