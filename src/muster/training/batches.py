@@ -67,7 +67,7 @@ class Batches:
             ranks = f" ({batch_size} on each of {world.size} ranks)" if world.size > 1 else ""
             raise UsageError(
                 f"a batch of {self.total} samples{ranks} is larger than the data set, which has {length}",
-                hint=f"use --batch_size {max(1, length // world.size)} or less",
+                hint=f"use a batch size of {max(1, length // world.size)} or less{' per rank' if ranks else ''}",
             )
         self._end = self._whole_epoch()
 
