@@ -195,11 +195,7 @@ def test_bad_data_and_flags_are_one_sentence(interpreter, text, tmp_path):
     short.write_text("too short")
     wrong(interpreter.run(MODULE, "--data", tmp_path / "none", *TINY), "cannot read --data", "No such file")
     wrong(interpreter.run(MODULE, "--data", short, *TINY), "has 9 bytes")
-    wrong(
-        interpreter.run(MODULE, "--data", text, *TINY, "--batch=99999"),
-        "larger than the data set",
-        "use a batch size of ",
-    )
+    wrong(interpreter.run(MODULE, "--data", text, *TINY, "--batch=99999"), "larger than the data set")
     wrong(
         interpreter.run(MODULE, "--data", text, *TINY, "--strategy=hsdp", "--shard_ranks=2"), "do not form groups of 2"
     )
