@@ -84,8 +84,9 @@ class Run:
         while self.batches.epoch < args.epochs:
             for batch in self.batches:
                 progress.begin()
-                indices = batch.indices.split(args.micro_batch or args.batch)
-                parts = [self.text.take(each, self.world.device) for each in indices]
+                # As many parts on every rank, even if one has a sequence more, because FSDP communicates in each.
+                count = -(-max(1, batch.total // self.world.size) // (args.micro_batch or args.batch))
+                parts = [self.text.take(each, self.world.device) for each in batch.indices.tensor_split(count)]
                 loss = accumulate(self.module, parts, batch.weight)
                 if args.clip:
                     nn.utils.clip_grad_norm_(self.model.parameters(), args.clip)
