@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -230,3 +231,42 @@ def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_overwritten
     assert done.stdout == "all refused\n"
     assert "step-00000006 is damaged: __0_0.distcp has" in done.stderr
     assert "; skipped" in done.stderr
+
+
+# With a directory of its own, rank 1 is like a rank on a host that does not share the file system of rank 0.
+SHARDED = """
+import sys, torch, muster
+from pathlib import Path
+from torch.distributed.fsdp import fully_shard
+
+root, mine = Path(sys.argv[1]), sys.argv[2]
+try:
+    with muster.init() as world:
+        model = torch.nn.Linear(4, 4)
+        fully_shard(model)
+        checkpoints = muster.Checkpoints(root / (f"{mine}{world.rank}" if mine else "shared"), world)
+        checkpoints.begin({"model": model}, resume=True)
+        checkpoints.save(1, {"model": model})
+        checkpoints.close()
+except muster.MusterError as error:
+    sys.stderr.write(error.report())
+    sys.exit(error.exit_code)
+"""
+
+
+def test_ranks_of_a_sharded_model_that_do_not_share_the_directory_neither_save_nor_hang(tmp_path):
+    path = script(tmp_path, SHARDED)
+
+    def run(mine: str) -> Done:
+        return run_here(tmp_path, "--nproc", "2", "--quiet", path, str(tmp_path), mine)
+
+    saved = run("own")
+    assert saved.code == 2, saved.said
+    assert "does not see" in saved.said
+    assert find_complete(tmp_path / "own0") == ([], [])
+    assert run("").code == 0
+    shutil.rmtree(tmp_path / "own0")
+    (tmp_path / "shared").rename(tmp_path / "own0")
+    resumed = run("own")
+    assert resumed.code == 2, resumed.said
+    assert "does not see" in resumed.said

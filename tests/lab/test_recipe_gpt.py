@@ -168,6 +168,17 @@ def test_a_run_continues_with_other_ranks_and_another_strategy_where_it_stopped(
     assert min(losses(folder)) == 7
 
 
+def test_ranks_with_unequal_parts_of_the_last_batch_do_not_hang(text, tmp_path):
+    flags = ["--epochs=1", "--save_every=2", "--keep=99"]
+    done = train(text, 1, *flags, "--batch=63", "--out", str(tmp_path / "one"))
+    assert done.code == 0, done.said
+    # 126 sequences are done and 1197 are left: 19 batches of 62, and one of 19 for ranks that take 9 at a time.
+    flags += ["--batch=62", "--micro_batch=9", *rewind(tmp_path / "one", 2, tmp_path / "two")]
+    done = train(text, 2, *flags, strategy="fsdp")
+    assert done.code == 0, done.said
+    assert max(losses(tmp_path / "two")) == 2 + 19 + 1
+
+
 @pytest.fixture(scope="module")
 def interpreter(tmp_path_factory) -> Iterator[Interpreter]:
     interpreter = Interpreter(tmp_path_factory.mktemp("alone"))

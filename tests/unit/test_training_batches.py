@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,15 @@ def test_a_position_saved_by_an_older_version_is_understood():
     (batches,) = of_all_ranks(100, 1)
     batches.load_state_dict({"epoch": 2, "position": 90, "seed": 5, "length": 100})
     assert len(batches) == 3
+
+
+def test_a_run_that_an_older_version_began_keeps_its_order():
+    (batches,) = of_all_ranks(100, 1)
+    batches.load_state_dict({"epoch": 2, "position": 90, "seed": 5, "length": 100, "end": 99})
+    old = torch.randperm(100, generator=torch.Generator().manual_seed((5 << 32) + 2))
+    (again,) = of_all_ranks(100, 1)
+    again.load_state_dict(batches.state_dict())
+    assert train([batches], 1000) == train([again], 1000) == old[90:99].tolist()
 
 
 def test_each_seed_and_each_epoch_has_its_own_order():

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from muster.rank.world.context import World
 
 
+STRIDE = 1_000_003
+"""Distance between the generator seeds of two runs whose seeds differ by 1; their epochs are in between."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Batch:
     """This rank's part of one batch."""
@@ -56,14 +60,14 @@ class Batches:
         self.total = batch_size * world.size
         """Number of samples of a whole batch."""
         self._rank, self._shares = world.rank, check_shares(shares, world.size)
-        self._drop_last, self._device = drop_last, device
+        self._drop_last, self._device, self._stride = drop_last, device, STRIDE
         if batch_size < 1:
             raise UsageError(f"batch size must be at least 1, got {batch_size}")
         if length < self.total and drop_last:
             ranks = f" ({batch_size} on each of {world.size} ranks)" if world.size > 1 else ""
             raise UsageError(
                 f"a batch of {self.total} samples{ranks} is larger than the data set, which has {length}",
-                hint=f"use --batch_size {max(1, length // world.size)} or less",
+                hint=f"use a batch size of {max(1, length // world.size)} or less{' per rank' if ranks else ''}",
             )
         self._end = self._whole_epoch()
 
@@ -92,7 +96,7 @@ class Batches:
         import torch
 
         # The generator of a CPU uses only the low 32 bits of its seed.
-        generator = torch.Generator().manual_seed((self.seed * 1_000_003 + self.epoch) % 2**32)
+        generator = torch.Generator().manual_seed((self.seed * self._stride + self.epoch) % 2**32)
         order = torch.randperm(self.length, generator=generator).to(self._device or "cpu")
         starts = range(self.position, self.position + len(self) * self.total, self.total)
         return [self._part(order, start, min(self.total, self._end - start)) for start in starts]
@@ -117,7 +121,7 @@ class Batches:
     def state_dict(self) -> dict[str, int]:
         """Return the position, for `muster.Checkpoints`."""
         state = {"epoch": self.epoch, "position": self.position, "seed": self.seed, "length": self.length}
-        return {**state, "end": self._end}
+        return {**state, "end": self._end, "stride": self._stride}
 
     def load_state_dict(self, state_dict: Mapping[str, int]) -> None:
         """Go to a saved position, which may come from a run with a different number of ranks."""
@@ -128,6 +132,8 @@ class Batches:
                     hint="resume with the same data and seed",
                 )
         self.epoch, self.position = state_dict["epoch"], state_dict["position"]
+        # In older versions, the order did not depend on the seed; a run that began so keeps it.
+        self._stride = state_dict.get("stride", 0)
         # The samples of an epoch are chosen when it begins; checkpoints of older versions do not have its end.
         self._end = state_dict.get("end", self._whole_epoch()) if self.position else self._whole_epoch()
 

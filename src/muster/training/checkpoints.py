@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import threading
 from collections.abc import Mapping
@@ -100,6 +101,7 @@ class Checkpoints:
         if complete is None:
             return 0
         if is_sharded(state):
+            together(self._world, lambda: self._check_shared(self._root / complete.folder.name))
             tensors = together(self._world, lambda: self._read(complete.folder, self._everyone(), state))
         else:
             tensors = self._spread(tensors)
@@ -133,6 +135,7 @@ class Checkpoints:
         folder = checkpoint_folders.folder_of(self._root, step)
         if sharded:
             together(self._world, lambda: self._make_room(folder))
+            together(self._world, lambda: self._check_shared(folder))
         else:
             self._make_room(folder)
         self._step = step
@@ -211,6 +214,14 @@ class Checkpoints:
             checkpoint_folders.make_room(self._root, folder)
         except OSError as error:
             raise MusterError(f"cannot write checkpoints to {self._root}: {error}") from None
+
+    def _check_shared(self, folder: Path) -> None:
+        """Raise an error if only rank 0 sees a directory: others would write elsewhere, or leave it alone in a load."""
+        if not folder.is_dir():
+            raise UsageError(
+                f"rank {self._world.rank} on {socket.gethostname()} does not see {folder}, which rank 0 sees",
+                hint="use a directory that all hosts share; every rank writes its part of a sharded model",
+            )
 
     def _read(
         self, folder: Path, group: Mapping[str, Any], state: Mapping[str, Stateful] | None = None

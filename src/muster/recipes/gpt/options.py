@@ -34,9 +34,6 @@ def build_parser() -> argparse.ArgumentParser:
     for name in ("--layers", "--heads", "--width"):
         add(name, type=integer(), help="instead of --size's")
     add("--context", type=integer(2), help="the longest sequence, instead of --size's")
-    add(
-        "--window", type=integer(0), default=0, metavar="N", help="FlexAttention: a token sees N tokens (all before it)"
-    )
     add = parser.add_argument_group("step").add_argument
     add("--batch", type=integer(), default=64, help="sequences per step of all ranks together (64)")
     add("--micro_batch", type=integer(), metavar="N", help="sequences at a time in a rank; needs less memory (all)")

@@ -9,6 +9,7 @@ import math
 
 import torch
 import torch._functorch.config as functorch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
@@ -30,7 +31,9 @@ def parallelize(model: GPT, world: muster.World, args: argparse.Namespace) -> nn
         model.normalize = torch.compile(model.normalize, dynamic=False)
     if args.strategy == "ddp":
         return DistributedDataParallel(model, gradient_as_bucket_view=True) if world.size > 1 else model
-    shard = world.size if args.strategy == "fsdp" else args.shard_ranks or world.local_size
+    sizes: list[int] = [0] * world.size
+    dist.all_gather_object(sizes, world.local_size)  # if hosts have 8 and 2 ranks, groups of 2 stay within a host
+    shard = world.size if args.strategy == "fsdp" else args.shard_ranks or math.gcd(*sizes)
     if world.size % shard:
         raise muster.UsageError(f"{world.size} ranks do not form groups of {shard}", hint="use another --shard_ranks")
     shape = (world.size // shard, shard)

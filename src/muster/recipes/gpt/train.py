@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 import muster
+from muster.recipes._cpu_threads import divide_cpus
 
 from .data import Text
 from .model import GPT, Config
@@ -52,8 +52,7 @@ class Run:
 
     def __init__(self, world: muster.World, args: argparse.Namespace) -> None:
         self.world, self.args, device = world, args, world.device
-        if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // world.local_size))
+        divide_cpus(world)
         torch.set_float32_matmul_precision("high")
         has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported()
         precision = torch.bfloat16 if args.precision == "bf16" or (has_bf16 and not args.precision) else torch.float32
@@ -85,8 +84,9 @@ class Run:
         while self.batches.epoch < args.epochs:
             for batch in self.batches:
                 progress.begin()
-                indices = batch.indices.split(args.micro_batch or args.batch)
-                parts = [self.text.take(each, self.world.device) for each in indices]
+                # As many parts on every rank, even if one has a sequence more, because FSDP communicates in each.
+                count = -(-max(1, batch.total // self.world.size) // (args.micro_batch or args.batch))
+                parts = [self.text.take(each, self.world.device) for each in batch.indices.tensor_split(count)]
                 loss = accumulate(self.module, parts, batch.weight)
                 if args.clip:
                     nn.utils.clip_grad_norm_(self.model.parameters(), args.clip)
@@ -112,7 +112,7 @@ class Run:
 
     @torch.no_grad()
     def validate(self) -> None:
-        """Print the mean loss on the last tenth of the text; every sequence counts once, with any number of ranks."""
+        """Print the mean loss on the last tenth of the text, at most 1024 sequences, each of which counts once."""
         world, total = self.world, torch.zeros(2, device=self.world.device)
         with self.progress.pause():
             size = self.args.micro_batch or self.args.batch // world.size
