@@ -164,3 +164,9 @@ class TestOverlay:
     def test_a_missing_file_is_named(self, tmp_path: Path):
         with pytest.raises(UsageError, match=r"could not read it \(no such file or directory\)"):
             with_overlay(job_object(REQUEST), str(tmp_path / "none.yaml"))
+
+
+def test_a_variable_with_the_name_token_does_not_replace_the_secret_of_the_pods() -> None:
+    request = replace(REQUEST, env={"token": "mine"})
+    data = next(yaml.safe_load_all(manifest_text(request, job_object(request))))["stringData"]
+    assert sorted(data.values()) == [request.token, "mine"]
