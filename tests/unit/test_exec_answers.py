@@ -34,8 +34,7 @@ def test_a_message_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -
     messages = Messages()
     list(messages.feed(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"))
     with pytest.raises(WebSocketError):
-        for _ in range(4):
-            list(messages.feed(b"\x00\x64" + bytes(100)))
+        list(messages.feed((b"\x00\x64" + bytes(100)) * 4))
 
 
 @pytest.mark.parametrize("message", [None, [], "x"])

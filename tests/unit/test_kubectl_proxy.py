@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 from muster.engines.kubernetes.proxy import Proxy
-from tests.waiting import wait_until
 
 _KUBECTL = """\
 #!{python} -IS
