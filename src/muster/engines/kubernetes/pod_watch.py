@@ -56,6 +56,7 @@ class PodWatch:
 
     async def _watch(self, path: str) -> None:
         """List and watch, again and again: a watch ends after some minutes, and when the API server restarts."""
+        version, was_allowed = "", False
         while True:
             begin = time.monotonic()
             try:
@@ -65,14 +66,18 @@ class PodWatch:
                     if event.get("type") == "ERROR":
                         break  # most often the version is too old
                     self._take(event["object"], deleted=event.get("type") == "DELETED")
+                was_allowed = True
             except RequestError as error:
                 _log.info("watching pods: %s", error)
-                if error.status in (401, 403):
+                is_denied = error.status in (401, 403)
+                if is_denied and not was_allowed:
                     self.refusal = error
                     for name in self._names:
                         self._on_change(name)
                     return
-                self._set_answers(False)
+                # What was allowed before is denied for a moment while the API server starts.
+                was_allowed = was_allowed or version != ""
+                self._set_answers(is_denied)
             except (KeyError, TypeError, AttributeError) as error:
                 _log.warning("an event of the pod watch is not one: %r", error)
             if time.monotonic() - begin < _PAUSE:  # a server that ends every watch at once is not asked all the time
