@@ -9,13 +9,14 @@ from benchmarks.help_text import HelpText
 from benchmarks.many_hosts import ManyHosts
 from benchmarks.memory import Memory
 from benchmarks.restart import Restart
+from benchmarks.second_run import SecondRun, SecondRunOverSsh
 from benchmarks.start_up import StartUp
 from benchmarks.table import Row
 
 
 def experiments() -> tuple[Experiment, ...]:
     """All experiments, in the order of the table."""
-    return (*_on_this_machine(), *_on_hosts())
+    return (*_on_this_machine(), *_kept(), *_on_hosts())
 
 
 def _on_this_machine() -> tuple[Experiment, ...]:
@@ -76,6 +77,42 @@ def _on_this_machine() -> tuple[Experiment, ...]:
             ),
         ),
         HelpText(Row(name="help", what="`muster --help`", peer="`python -c pass`", unit="ms", limit=4)),
+    )
+
+
+def _kept() -> tuple[Experiment, ...]:
+    return (
+        SecondRun(
+            8,
+            first=Row(
+                name="second_8",
+                what="second run of 8 ranks after `--keep`, command to the last rank's first all_reduce",
+                peer="torchrun",
+                limit=0.08,
+            ),
+            memory=Row(
+                name="kept_memory",
+                what="memory (PSS) of agent and zygote on a kept host",
+                unit="MB",
+                limit=250,
+                absolute=True,
+            ),
+        ),
+        SecondRunOverSsh(
+            first=Row(
+                name="second_ssh",
+                what="second run of 4 ranks on 2 hosts over ssh, command to the last rank's first all_reduce",
+                peer="first run",
+                limit=0.6,
+                absolute=True,
+            ),
+            killed=Row(
+                name="keeper_killed",
+                what="the process that keeps 2 hosts over ssh is killed, until nothing is left on them",
+                limit=25,
+                absolute=True,
+            ),
+        ),
     )
 
 

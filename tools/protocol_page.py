@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from muster.controller.events import HostChange
+from muster.controller.keep.messages import FROM_KEEPER, FROM_RUN
 from muster.jobs import job_messages
 from muster.jobs.job_messages import JOB_ANSWERS, JOB_REQUESTS
 from muster.shared import wire
@@ -33,6 +34,8 @@ def tables() -> dict[str, dict[str, type]]:
         "orders": ORDERS,
         "news": NEWS,
         "local": kinds_of(HostChange),
+        "to_keeper": FROM_RUN,
+        "from_keeper": FROM_KEEPER,
         "job_requests": JOB_REQUESTS,
         "job_answers": JOB_ANSWERS,
     }
@@ -79,6 +82,9 @@ How the processes of a job communicate. You need this page to work on Muster, no
 - **Agent and spawner** use a SOCK_SEQPACKET socket pair; the file descriptors of a rank are attached to the request
   that starts it (`spawner_messages.py`).
 - **A rank** reports to its agent over a socket pair; the agent requests a report by writing one byte (`reports.py`).
+- **A run and the keeper**, which holds the agents that `--keep` leaves for the next run, use a unix socket that only
+  their user can open; the pipes of an agent are attached to the message that hands it over
+  (`controller/keep/messages.py`).
 - **Other commands** (`muster ps`, `top`, `attach`, `stop`) query the controller over the unix socket of the job, which
   only its user can open (`jobs/job_messages.py`).
 
@@ -167,6 +173,14 @@ agent, which forwards all others to the controller as events.
 ## Spawner to agent
 
 {news}
+
+## Run to keeper
+
+{to_keeper}
+
+## Keeper to run
+
+{from_keeper}
 
 ## Job socket: requests
 

@@ -41,7 +41,7 @@ class FuzzedAgent:
         self.near.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 22)
         self.agent = Agent(
             Pipes(self.far.fileno(), self.far.fileno()),
-            {"job": "fuzz", "scheduler": "slurm", "orphaned": "", "attach": ()},
+            {"job": "fuzz", "scheduler": "slurm", "orphaned": "", "attach": (), "exits_with_job": False},
             1024,
         )
         self.agent.session.begin(b"", b"{}\n")
@@ -62,11 +62,11 @@ class FuzzedAgent:
             for stream in rank.streams:
                 local._watch(stream)
         if local.spawner is not None and local.spawner is not self.spawner:
-            local._on_spawner_gone(local.spawner)
+            local._on_spawner_gone()
         if local.spawner is None:
-            self.spawner = local.spawner = Spawner()
-            local.spawner.pid = 2**22 + 1  # no such process
-            agent.selector.register(local.spawner.socket, 1, local._on_spawner)
+            self.spawner = local.starter.spawner = Spawner()
+            self.spawner.pid = 2**22 + 1  # no such process
+            agent.selector.register(self.spawner.socket, 1, local._on_spawner)
 
     def feed(self) -> None:
         """Send one mutated line, and let the agent do what it does with it."""

@@ -58,6 +58,7 @@ class CountingGuard(Guard):
 class AnsweringLine:
     """A connection whose other end answers each request at once."""
 
+    child = None
     why_lost = "connection lost"
     way_back = None
 

@@ -106,6 +106,10 @@ class RunSpec:
     """Fork ranks from a process that has imported torch; False starts each as a fresh Python process."""
     watch: bool = True
     """Install Muster's hooks, thread and signal handler in the ranks, to detect hangs and stragglers."""
+    keep: float = 0.0
+    """Seconds without a run for which the agents stay when the job has ended; 0: they end with it."""
+    reuse: bool = True
+    """Use agents that an earlier run has kept, if they fit."""
     check: bool = True
     """Run a quick check of the hosts while the job starts."""
 
@@ -218,6 +222,8 @@ class RunSpec:
             _check_name(self.name)
         if self.kind == "function" and self.call is None:
             raise UsageError("kind='function' needs a call", hint="use muster.launch(function)")
+        if self.keep and not self.reuse:
+            raise UsageError("--keep and --no-keep exclude each other", hint="leave one of them out")
         if self.on_hang == "kill" and not (self.watch and self.hang_after):
             off = "watch=False" if not self.watch else "hang_after=0"
             raise UsageError(f"on_hang='kill' has no effect with {off}", hint="leave one of them out")
@@ -287,7 +293,7 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,39}")
 _LONGEST = 10_000 * 86400
 """Seconds; the longest duration, which every timeout of the operating system can still hold."""
 
-_DURATIONS = ("lost_after", "rejoin", "grace", "hang_after")
+_DURATIONS = ("lost_after", "rejoin", "grace", "hang_after", "keep")
 
 _LEAST: dict[str, tuple[float, float]] = {
     "nproc": (1, MAX_SLOTS),
@@ -299,6 +305,7 @@ _LEAST: dict[str, tuple[float, float]] = {
     "rejoin": (0, _LONGEST),
     "grace": (0, _LONGEST),
     "hang_after": (0, _LONGEST),
+    "keep": (0, _LONGEST),
     "master_port": (1, 65535),
     "dashboard_port": (0, 65535),
 }

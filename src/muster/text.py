@@ -102,7 +102,8 @@ def clock(seconds: float) -> str:
 def tilde(path: Path) -> str:
     """A path with `~` for the home directory."""
     try:
-        return f"~/{path.relative_to(path.home())}"
+        home = path.home()
+        return str(path) if home == home.parent else f"~/{path.relative_to(home)}"
     except (ValueError, RuntimeError):  # it is elsewhere, or this user has no home directory
         return str(path)
 

@@ -140,6 +140,13 @@ def test_a_job_that_waits_for_nodes_says_why_and_stop_deletes_it(laptop: Laptop)
     assert json.loads(laptop.kube.kubectl("get", "jobs,services,secrets", "-o", "json").stdout)["items"] == []
 
 
+def test_a_job_that_was_deleted_is_stopped(laptop: Laptop):
+    job = laptop.submit()
+    laptop.wait_for_status("^running")
+    laptop.kube.kubectl("delete", "job", f"train-{job[-4:]}", "--wait=false")
+    laptop.wait_for_status("^stopped$")
+
+
 def test_top_shows_the_job(laptop: Laptop):
     job = laptop.submit()
     laptop.wait_for_status("^running")

@@ -12,7 +12,7 @@ from muster.check.cluster_facts import Cluster, Machine, Reach, Wanted
 from muster.check.definition import judge_all, load
 from muster.check.finding import Finding
 from muster.controller.addresses import Offer
-from muster.shared.events import Facts
+from muster.shared.host_state import Facts
 from muster.shared.replies import DialResult
 
 CHECKS = load(QUICK)

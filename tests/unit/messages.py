@@ -90,8 +90,10 @@ ASK: Fields = {
 }
 
 REQUESTS: dict[str, Fields] = {
-    "session": {"lease": 5.0, "name": "muster-1", "secret": "s", "boxed": False},
+    "session": {"lease": 5.0, "name": "muster-1", "secret": "s", "boxed": False, "wait": 6.0},
     "ping": {"sent": 1.0, "got": 1, "clock": 2.0, "heard": 1.5},
+    "renew": {"job": "j", "lease": 20.0, "environ": {"A": "1"}, "stdin": False},
+    "memory": {},
     "compare": {"cwd": "/code", "script": "t.py", "digest": [1, 2], "imports": ["torch"]},
     "unpack": {"piece": "AA==", "last": True},
     "probe": {"probes": [{"name": "cpus", "probe": "process_limits.cpus", "limit": 3.0}], "ask": ASK},
@@ -108,6 +110,7 @@ REQUESTS: dict[str, Fields] = {
         "args": ["-x"],
         "path": [["/a"], []],
         "grace": 5,
+        "keep": False,
     },
     "call": {"piece": "AA==", "last": False},
     "start": {"ranks": [{"rank": 0, "env": {"RANK": "0"}}], "leader": True, "store": False, "fed": None},
@@ -124,6 +127,11 @@ REQUESTS: dict[str, Fields] = {
 }
 
 REPLIES: dict[str, Fields] = {
+    "renew": {
+        "facts": {name: value for name, value in UP.items() if name not in ("t", "protocol", "place")},
+        "zygote": True,
+    },
+    "memory": {"bytes": 3},
     "compare": {"cwd": True, "script": "same", "missing": ""},
     "unpack": {"problem": "", "folder": "/code"},
     "probe": {"answers": {"cpus": {"value": 4, "seconds": 0.1}, "disk": {"hung": 3.0}}},
@@ -164,6 +172,7 @@ REPLIES: dict[str, Fields] = {
 EVENTS: dict[str, Fields] = {
     "up": UP,
     "pong": {"sent": 1.0, "time": 2.0, "got": 3},
+    "new_zygote": {"why": "torch has changed"},
     "failed": {"error": "OSError: x", "traceback": ""},
     "unseen": {"what": "where a rank is", "why": "OSError", "traceback": ""},
     "out": {"rank": 0, "stream": 1, "text": "x\n"},
@@ -240,8 +249,9 @@ REPORTS: dict[str, Fields] = {
     "moved": {"moved": True, "stuck": False},
 }
 
-ORDERS: dict[str, Fields] = {"rank": {"rank": 0, "env": {}}, "store": {}}
+ORDERS: dict[str, Fields] = {"rank": {"rank": 0, "env": {}}, "store": {}, "next": {}}
 NEWS: dict[str, Fields] = {
+    "stale": {"why": "torch has changed"},
     "ready": {"unsafe": ""},
     "import_failed": {"module": "torch", "missing": "torch", "error": "ModuleNotFoundError", "traceback": ""},
     "started": {"rank": 0, "pid": 3},

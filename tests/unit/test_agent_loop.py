@@ -32,7 +32,7 @@ class Talk:
         self.near.settimeout(30)
         self.lines = self.near.makefile("r")
         self.far = far
-        config: Any = {"job": "j", "scheduler": "", "attach": [], "orphaned": ""}
+        config: Any = {"job": "j", "scheduler": "", "attach": [], "orphaned": "", "exits_with_job": False}
         self.agent = Agent(Pipes(far.fileno(), far.fileno()), config, 1024)
 
     def hear(self) -> dict[str, Any]:
@@ -91,15 +91,15 @@ def test_an_examination_that_fails_at_its_end_is_answered(talk: Talk, rank: Any)
 
 
 def test_gauges_that_fail_are_reported_once_and_come_back(talk: Talk, rank: Any):
-    talk.agent._gauges_from = 0.0, False
-    talk.agent.gauge()
-    gauges = talk.agent.gauges
+    talk.agent.usage._begin = 0.0, False
+    talk.agent.usage.step(talk.agent.ranks.ranks.values())
+    gauges = talk.agent.usage._gauges
     assert gauges is not None
     talk.agent.ranks.ranks = {0: rank}
     pid = rank.pid
     for rank.pid in ([pid], [pid], pid):
         gauges.due = 0.0
-        talk.agent.gauge()
+        talk.agent.usage.step(talk.agent.ranks.ranks.values())
     unseen, told = talk.hear(), talk.hear()
     assert (unseen["t"], unseen["what"]) == ("unseen", "the resource usage of the host and its ranks")
     assert told["ranks"]["0"]["pid"] == pid

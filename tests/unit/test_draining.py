@@ -81,7 +81,8 @@ class Job:
         status = SimpleNamespace(
             job=SimpleNamespace(id="j"), set_host=lambda host, phase, why, deadline: self.phases.update({host: phase})
         )
-        agents = SimpleNamespace(links=self.links, leaders=self.links)
+        engine = SimpleNamespace(sigterm_is_notice=False)
+        agents = SimpleNamespace(links=self.links, leaders=self.links, launch=SimpleNamespace(engine=engine))
         self.events = EventStream(Guard(print))
         parts: Any = (self.spec, agents, status, self.recovery, self.events, self.said.append)
         self.drain = Drain(*parts)

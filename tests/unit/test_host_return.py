@@ -39,6 +39,9 @@ class Cluster:
     def leader(self, name: str) -> Link:
         return self.link
 
+    def comes_by_itself(self, name: str) -> bool:
+        return False
+
     def put(self, link: Link) -> None:
         self.link = link
 

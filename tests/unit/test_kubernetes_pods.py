@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import struct
 from typing import Any
@@ -12,6 +13,7 @@ from muster.engines.choice import choose
 from muster.engines.kubernetes.kubectl import explain_kubectl
 from muster.engines.kubernetes.pod_facts import gpus_requested
 from muster.engines.kubernetes.pods import read_named, read_selected
+from muster.engines.kubernetes.proxy import within
 from muster.engines.kubernetes.websocket import (
     PIECE,
     STATUS,
@@ -191,6 +193,24 @@ def test_stdin_is_sent_in_pieces_and_the_command_is_quoted() -> None:
 def test_the_status_of_an_exec(status: Any, code: int | None, message: str) -> None:
     assert exit_code(json.dumps(status).encode()) == (code, message)
     assert STATUS == 3
+
+
+def test_a_cancellation_that_coincides_with_an_answer_is_not_lost() -> None:
+    async def main() -> None:
+        answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        async def work() -> int:
+            return await answer
+
+        waiting = asyncio.ensure_future(within(60, work()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        answer.set_result(1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+
+    asyncio.run(main())
 
 
 def test_gpus_of_any_vendor_are_counted() -> None:

@@ -59,7 +59,7 @@ def test_a_look_under_way_is_answered_before_the_next_attempt_starts(silent_rank
     sent: list[dict[str, Any]] = []
     local_ranks = crew_of(silent_rank, sent)
     target: Any = {"kind": "script", "target": "x.py", "args": [], "path": []}
-    local_ranks.prepare({"cwd": "/", "env": {}, "preload": [], "grace": 0.0, **target}, 4)
+    local_ranks.prepare({"cwd": "/", "env": {}, "preload": [], "grace": 0.0, "keep": False, **target}, 4)
     spawner = local_ranks.spawner
     assert spawner is not None
     try:
@@ -125,7 +125,7 @@ def test_a_zygote_that_is_killed_while_it_imports_is_reported_with_the_state_of_
     sent: list[dict[str, Any]] = []
     local_ranks = crew_of(silent_rank, sent)
     target: Any = {"kind": "script", "target": "x.py", "args": [], "path": []}
-    local_ranks.prepare({"cwd": "/", "env": {}, "preload": ["torch"], "grace": 0.0, **target}, 4)
+    local_ranks.prepare({"cwd": "/", "env": {}, "preload": ["torch"], "grace": 0.0, "keep": False, **target}, 4)
     spawner = local_ranks.spawner
     assert spawner is not None
     os.kill(spawner.pid, signal.SIGKILL)
@@ -186,6 +186,7 @@ def test_a_spawner_that_could_not_be_started_is_not_kept(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Spawner, "start_plain", fail)
     target: Any = {"env": {}, "cwd": "/", "preload": [], "kind": "script", "target": "x.py", "args": [], "path": []}
+    target["keep"] = False
     try:
         with pytest.raises(OSError, match="no more processes"):
             local_ranks.prepare(target, 1)

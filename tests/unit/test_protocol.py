@@ -7,6 +7,7 @@ import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import messages
@@ -295,7 +296,7 @@ def test_an_agent_handles_every_request_and_each_has_a_reply():
 
 def test_an_agent_handles_every_message_of_its_spawner():
     handled = ast.unparse(ast.parse((SOURCES / "agent" / "local_ranks.py").read_text()))
-    assert set(re.findall(r"'(\w+)': self\._on_", handled)) == set(spawner_messages.NEWS)
+    assert set(re.findall(r"'(\w+)': self\.(?:starter\.|_)on_", handled)) == set(spawner_messages.NEWS)
 
 
 def test_somebody_subscribes_to_every_event():
@@ -310,7 +311,8 @@ def test_somebody_subscribes_to_every_event():
         attempt.subscribe(stream, returns=True)
         agents = Agents.__new__(Agents)
         recovery: Any = None
-        HostEvents(agents, stream, print, lambda host, why: None)
+        screen: Any = SimpleNamespace(warning=print, info=print)
+        HostEvents(agents, stream, screen, lambda host, why: None)
         Drain(status.job.spec, agents, status, recovery, stream, print)
         return {*stream._handlers, *link._own}
 
@@ -351,7 +353,7 @@ def literals() -> Iterator[tuple[str, str, list[str]]]:
 
 def test_the_code_sends_only_messages_that_are_defined():
     defined: dict[str, set[str]] = {}
-    for name in ("events", "reports", "orders", "news", "hello", "resumed", "local"):
+    for name in ("events", "reports", "orders", "news", "hello", "resumed", "local", "to_keeper", "from_keeper"):
         for kind, message in tables()[name].items():
             defined.setdefault(kind, set()).update(annotations_of(message))
     found = list(literals())

@@ -241,7 +241,9 @@ def test_a_host_that_comes_and_goes_waits_longer_each_time(monkeypatch: pytest.M
         async def again(link: Any, others: Any) -> None:
             pass
 
-        agents = SimpleNamespace(leader=lambda name: link, reconnect=reconnect, usable=[link])
+        agents = SimpleNamespace(
+            leader=lambda name: link, reconnect=reconnect, usable=[link], comes_by_itself=lambda name: False
+        )
         status = SimpleNamespace(set_host=lambda name, phase: None)
         screen = SimpleNamespace(warning=print)
         parts: Any = (agents, SimpleNamespace(again=again), status, screen, lambda name: ready.set())

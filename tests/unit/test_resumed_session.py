@@ -44,6 +44,7 @@ class WayBack:
     """Leaves new connections to the test."""
 
     boxed = False
+    wait = 6.0
 
     def begin(self) -> None:
         pass
@@ -442,7 +443,7 @@ def test_in_a_container_no_other_user_keeps_the_controller_out(monkeypatch: pyte
     users = iter([0] + [1001] * 30)
     monkeypatch.setattr(resume_socket, "_user_of", lambda connection: next(users))
     name = f"muster-test-{os.getpid()}"
-    terms: Any = {"lease": 5.0, "name": name, "secret": "s", "boxed": True}
+    terms: Any = {"lease": 5.0, "name": name, "secret": "s", "boxed": True, "wait": 6.0}
     with closing(Selector()) as selector, ExitStack() as callers:
         listener = resume_socket.ResumeSocket(SimpleNamespace(), selector, terms)  # type: ignore[arg-type]
         for _ in range(31):

@@ -22,6 +22,7 @@ from .master_port import MasterPort
 from .rank_hold import RankHold
 from .rank_sessions import RankSessions
 from .rank_stdin import inherited
+from .usage_reports import UsageReports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from ..shared import replies, requests
     from ..shared.events import Up
     from .check_probes import Probing
-    from .host_metrics import Gauges
     from .notices import Notices
     from .slow_rank_probe import Examination
 
@@ -77,20 +77,11 @@ class Agent:
     """The agent of one job on one host."""
 
     def __init__(self, channel: Pipes | Tls, config: Config, nofile: int) -> None:
-        self.job: str = config["job"]
         self._parent = os.getppid()
         self.scheduler: str = config["scheduler"]
         """The batch system whose signals are meant for the ranks; empty if there is none."""
         self.selector = selectors.Selector()
         self.session = ControllerSession(channel, self.selector, self.on_request, self.end)
-        self.guard = Guard(self.send)
-        self.ranks = LocalRanks(self.selector, self.send, self.session.send, nofile, self.guard, inherited())
-        self.sessions = RankSessions(config["attach"], self.guard.note)
-        self.ranks.on_started = self.sessions.add
-        # PBS signals only the sessions on the first host of a job, in which the controller runs too.
-        self.ranks.signals.is_direct = bool(config["attach"]) and os.environ.get("PBS_NODENUM") == "0"
-        self.hold = RankHold(self.ranks)
-        self.dialing = Dialing(self.selector, self.send)
         self.ending = False
         self.why_ended = ""
         self.code = LOST_CONTROLLER
@@ -99,19 +90,34 @@ class Agent:
         """Whether SIGTERM came."""
         self.is_orphan = False
         """Whether contact with the controller was lost for good."""
+        self._config = config
+        self._nofile = nofile
+        self._begin_job(config["job"], inherited())
+
+    def _begin_job(self, job: str, stdin: int) -> None:
+        """Forget everything about the last job, if there was one."""
+        self.job = job
+        self.guard = Guard(self.send)
+        self.ranks = LocalRanks(self.selector, self.send, self.session.send, self._nofile, self.guard, stdin)
+        self.sessions = RankSessions(self._config["attach"], self.guard.note)
+        self.ranks.on_started = self.sessions.add
+        # PBS signals only the sessions on the first host of a job, in which the controller runs too.
+        self.ranks.signals.is_direct = bool(self._config["attach"]) and os.environ.get("PBS_NODENUM") == "0"
+        self.hold = RankHold(self.ranks)
+        self.dialing = Dialing(self.selector, self.send)
         self.grace = LAST_GRACE
         self.port = MasterPort(self.selector, self.ranks)
         self.unpacking: code_sync.Unpacking | None = None
         self.probing: Probing | None = None
         self.results = code_sync.Results(self.selector, self.session.send, self.job)
         self.examination: Examination | None = None
-        self.gauges: Gauges | None = None
+        self.usage = UsageReports(self.selector, self.send, self.guard)
         self.notices: Notices | None = None
-        self._gauges_from: tuple[float, bool] | None = None
-        """When to start measuring resource usage, and whether to include that of the host."""
         self.handlers: dict[str, Callable[[Any, int], Mapping[str, object] | None]] = {
             "session": self.do_session,
             "ping": self.do_ping,
+            "renew": self.do_renew,
+            "memory": self.ranks.memory,
             "compare": self.do_compare,
             "unpack": self.do_unpack,
             "probe": self.do_probe,
@@ -167,7 +173,7 @@ class Agent:
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
         busy = busy or self.sessions.is_busy
         ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
-        self.keep_lease()
+        self.hold.follow(self.session.lease, clock(), is_ending=self.ending)
         for key, _ in ready:
             if self.selector.get_map().get(key.fd) is key:  # an earlier handler of this turn may have closed it
                 key.data()
@@ -181,19 +187,12 @@ class Agent:
             if self.probing.is_over:
                 self.probing = None
         self.examine()
-        self.gauge()
+        self.usage.step(self.ranks.ranks.values())
         if self.notices is not None:
             self.notices.step()
         if self.session.lease.is_over(clock()):
             self.is_orphan = True
             self.end(f"no contact with the controller for {self.session.lease.seconds:g} s")
-
-    def keep_lease(self) -> None:
-        """Hold the ranks if this host slept for so long that others may have replaced them."""
-        lease, now = self.session.lease, clock()
-        lease.turn(now)
-        if not self.ending and not lease.is_over(now):  # ranks whose lease is over are killed, not continued
-            self.hold.apply(lease.is_held(now))
 
     def examine(self) -> None:
         """Continue an examination of the ranks, if one is running."""
@@ -205,25 +204,6 @@ class Agent:
                 self.examination.give_up()
             if self.examination.is_over:
                 self.examination = None
-
-    def gauge(self) -> None:
-        """Report the resource usage of the host and its ranks periodically, from a second after their start."""
-        try:
-            if self.gauges is not None:
-                self.gauges.step(self.ranks.ranks.values())
-            elif self._gauges_from is not None and time.monotonic() >= self._gauges_from[0]:
-                from .host_metrics import Gauges  # here, so that it does not delay the ranks
-
-                self.gauges = Gauges(self.selector, self.send, self._gauges_from[1], self.guard)
-        except Exception as error:
-            self.guard.failed("the resource usage of the host and its ranks", error)
-
-    def end_gauges(self) -> None:
-        """Stop measuring, because the processes of the job are about to end."""
-        self._gauges_from = None
-        if self.gauges is not None:
-            self.gauges.end()
-            self.gauges = None
 
     def end(self, why: str = "") -> None:
         """Leave the loop; `why` is for the debug log if the controller did not request it."""
@@ -248,11 +228,7 @@ class Agent:
         """End everything: ranks get a short grace period, then all descendants are killed, the spawner last."""
         if self.why_ended:
             self.guard.note(f"the agent exits: {self.why_ended}")
-        if self.probing is not None:
-            self.probing.drop()
-        self.results.end()
-        self.notices = None
-        self.end_gauges()
+        self.end_helpers()
         # Replacements may start at the end of the lease.
         self.ranks.stop(None, max(0.0, min(self.grace, LAST_GRACE, self.session.lease.end - clock())))
         while self.ranks.stopping is not None:
@@ -260,6 +236,16 @@ class Agent:
         if self.ranks.spawner is not None:
             # The agent's exit means that everything has ended, so a dying zygote must not outlive it as an orphan.
             processes.end(self.ranks.spawner.pid, _SPAWNER_LIMIT)
+
+    def end_helpers(self) -> None:
+        """End what runs beside the ranks."""
+        if self.probing is not None:
+            self.probing.drop()
+        self.results.end()
+        if self.notices is not None:
+            self.notices.end()
+            self.notices = None
+        self.usage.end()
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message to the controller."""
@@ -315,6 +301,23 @@ class Agent:
         self.send({"t": "pong", "sent": message["sent"], "time": time.time(), "got": self.session.got})
         self.session.answered()
 
+    def do_renew(self, message: requests.Renew, number: int) -> replies.Renewed:
+        """Forget the last job, whose ranks have ended, and get ready for another one, or stay idle."""
+        if self.ranks.is_used or self.unpacking is not None:
+            raise ProtocolError("the last job is not over")
+        self.end_helpers()
+        self.dialing.end()
+        self.port.release()
+        if message["environ"] is not None:
+            os.environ.clear()
+            os.environ.update(message["environ"])
+        self.session.lease.seconds = message["lease"]
+        stdin = self.session.given.pop() if message["stdin"] and self.session.given else 0
+        before = self.ranks
+        self._begin_job(message["job"], stdin)
+        self.ranks.succeed(before)
+        return {"facts": machine.facts(), "zygote": self.ranks.spawner is not None}
+
     def do_compare(self, message: requests.Compare, number: int) -> replies.Comparison:
         """Check whether the user's code is on this host."""
         found = code_sync.compare(message["cwd"], message["script"], message["digest"])
@@ -349,7 +352,7 @@ class Agent:
 
     def do_start(self, message: requests.Start, number: int) -> replies.Problem:
         """Start this host's ranks of a new attempt."""
-        self._gauges_from = time.monotonic() + 1.0, message["leader"]
+        self.usage.begin(of_host=message["leader"])
         self.port.stop_answering()
         if message["store"]:
             self.port.start_store()
@@ -374,9 +377,8 @@ class Agent:
         if self.examination is not None:
             self.examination.give_up()
         ranks = [rank for rank in self.ranks.ranks.values() if rank.number in message["ranks"]]
-        gpus = self.gauges.gpus if self.gauges is not None else None
         try:
-            self.examination = Examination(self.send, number, ranks, message["seconds"], gpus)
+            self.examination = Examination(self.send, number, ranks, message["seconds"], self.usage.gpus)
         except Exception as error:
             self.guard.failed("why a rank is slow", error)
             return NOTHING
@@ -384,7 +386,7 @@ class Agent:
 
     def do_stop(self, message: requests.Stop, number: int) -> None:
         """End all ranks and what they started."""
-        self.end_gauges()
+        self.usage.end()
         self.ranks.stop(number, message["grace"], interrupt=message["interrupt"])
 
     def do_bye(self, message: requests.Bye, number: int) -> None:

@@ -5,9 +5,15 @@ from __future__ import annotations
 import os
 import select
 
+from ..shared import light_socket as socket
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import ssl
+
+
+_KIND, _SOCKET = 0o170000, 0o140000
+"""The bits of a mode that say what kind of file it is, and their value for a socket."""
 
 
 class Pipes:
@@ -17,15 +23,29 @@ class Pipes:
         # Two descriptors also for a socket, because the selector watches one for reading and one for writing.
         self.input, self.output = os.dup(input), os.dup(output)
         os.set_blocking(self.output, False)
+        is_socket = os.fstat(self.input).st_mode & _KIND == _SOCKET
+        self._socket = socket.socket(fileno=self.input) if is_socket else None
+        self.given: list[int] = []
+        """The last descriptor that came with the data, as it can over the socket to an agent on the same machine."""
 
     def read(self) -> bytes | None:
         """Read available data; empty if the other end has closed."""
         try:
-            return os.read(self.input, 1 << 16)
+            return os.read(self.input, 1 << 16) if self._socket is None else self._receive(self._socket)
         except BlockingIOError:
             return None
         except OSError:
             return b""
+
+    def _receive(self, connection: socket.socket) -> bytes:
+        data, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 1)
+        for descriptor in descriptors:
+            os.set_inheritable(descriptor, False)
+        if descriptors:
+            for old in self.given:
+                os.close(old)
+            self.given = descriptors
+        return data
 
     def write(self, data: bytes | bytearray) -> int:
         """Write what fits now, or raise BlockingIOError."""
@@ -39,6 +59,8 @@ class Pipes:
 
     def close(self) -> None:
         """Close both descriptors."""
+        if self._socket is not None:
+            self._socket.detach()
         os.close(self.input)
         os.close(self.output)
 
@@ -51,6 +73,8 @@ class Tls:
 
         self._not_yet = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
         self._connection = connection
+        self.given: list[int] = []
+        """No descriptor can come over a network."""
         self.peer: str = connection.getpeername()[0]
         """The address of the controller that works."""
         connection.setblocking(False)

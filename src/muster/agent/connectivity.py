@@ -165,6 +165,14 @@ class Dialing:
         elif dial.connected:  # now wait only for the answer
             self.selector.modify(dial.socket, selectors.EVENT_READ, lambda: self._on_ready(dial))
 
+    def end(self) -> None:
+        """Give up all attempts without a reply."""
+        for dial in self._dials:
+            if dial.problem is None:
+                self.selector.unregister(dial.socket)
+            dial.socket.close()
+        self._dials = []
+
     def step(self) -> None:
         """Give up attempts that take too long, and reply when all have an outcome."""
         for dial in self._dials:

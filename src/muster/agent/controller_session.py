@@ -65,6 +65,11 @@ class ControllerSession:
         self._peer = channel.peer if isinstance(channel, Tls) else ""
         self._use(channel)
 
+    @property
+    def given(self) -> list[int]:
+        """The descriptor that the controller has sent, if any; whoever takes it out closes it."""
+        return self._channel.given
+
     def begin(self, greeting: bytes, up: bytes) -> None:
         """Send the greeting, which has no number, and the first line."""
         self._selector.register(self._channel.input, selectors.EVENT_READ, self._on_input)

@@ -51,6 +51,10 @@ class Deadline:
         self._send()
         return {"ranks": ranks, "unheard": sorted(self._waiting)}
 
+    def close(self) -> None:
+        """Close the file: the job is over."""
+        os.close(self._file)
+
     def clear(self) -> None:
         """Forget the deadline: the next ranks have none."""
         self._write("")

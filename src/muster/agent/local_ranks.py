@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import time
 
-from ..rank.preloaded import binds_threads
 from ..shared import light_selectors as selectors
 from ..shared import light_signal as signal
+from ..shared import processes
 from ..shared.light_collections import deque
 from .deadline import VARIABLE, Deadline
 from .failure_evidence import FailureEvidence
@@ -15,10 +15,10 @@ from .job_environment import job_environment
 from .prompts import Prompts
 from .rank_process import Rank, Stream
 from .rank_reports import RankReports
+from .rank_starter import RankStarter
 from .rank_stdin import Stdin
 from .signal_relay import PASS_ON_AFTER, SignalRelay
 from .spawner import NO_PROCESS
-from .spawner_client import Spawner
 from .stopping import Stopping
 
 TYPE_CHECKING = False
@@ -27,17 +27,15 @@ if TYPE_CHECKING:
     from typing import Any
 
     from ..shared.events import Exit
-    from ..shared.replies import Prepared, Problem
-    from ..shared.requests import Prepare, SendCall, Start, TakeStacks
-    from ..shared.spawner_messages import Ended, ImportFailed, Ready, Started, Storeless, StoreStarted, Stray, Target
+    from ..shared.replies import MemoryUse, Prepared, Problem
+    from ..shared.requests import Memory, Prepare, SendCall, Start, TakeStacks
+    from ..shared.spawner_messages import Ended, Started, Storeless, StoreStarted, Stray, Target
     from .guard import Guard
+    from .spawner_client import Spawner
     from .stack_capture import Look
 
 _WHERE = "where a rank is"
 """What a look determines, for error reports."""
-
-_PREPARED: Prepared = {"unsafe": "", "error": "", "module": "", "missing": "", "traceback": ""}
-"""The reply if there is no problem."""
 
 _DRAIN = 64
 """Maximum number of reads of 64 KB after a rank has exited; a process that it left behind may write forever."""
@@ -64,11 +62,10 @@ class LocalRanks:
         self.stdin = Stdin(selector, send, stdin)
         self.prompts = Prompts(send)
         self.ranks: dict[int, Rank] = {}
-        self.spawner: Spawner | None = None
+        self.starter = RankStarter(selector, send, self._on_spawner)
         self.stopping: Stopping | None = None
         self._to_start: deque[Rank] = deque()
         self._paused = False
-        self._prepare_request: int | None = None
         self._stop_requests: list[int] = []
         self.on_started: Callable[[int], None] = lambda pid: None
         """Called with the process of each rank that was started."""
@@ -83,8 +80,9 @@ class LocalRanks:
         """Running looks at the ranks."""
         self._reports = RankReports(self)
         self._on_news: dict[str, Callable[[Any], None]] = {
-            "ready": self._on_ready,
-            "import_failed": self._on_import_failed,
+            "ready": self.starter.on_ready,
+            "stale": self.starter.on_stale,
+            "import_failed": self.starter.on_import_failed,
             "started": self._on_started,
             "ended": self._on_ended,
             "store_started": self._on_store_started,
@@ -111,25 +109,43 @@ class LocalRanks:
             "nofile": self.nofile,
         }
         self._evidence.begin()
-        if self.spawner is not None:  # the host is prepared again
-            self.selector.unregister(self.spawner.socket)
-            self.spawner.end()
-            self.spawner = None
         for descriptor in self._call:
             os.close(descriptor)
         self._call = []
-        spawner = Spawner()
-        binding = binds_threads(env)
-        if message["preload"] and not binding:
-            spawner.start_zygote(target, env)
-            self._prepare_request = request
-        else:
-            spawner.start_plain(target, env)
-        self.spawner = spawner  # now that it runs
-        self.selector.register(spawner.socket, selectors.EVENT_READ, self._on_spawner)
-        if self._prepare_request is not None:
-            return None
-        return {**_PREPARED, "unsafe": f"{binding} binds threads to CPUs" if message["preload"] else ""}
+        return self.starter.prepare(target, env, request, keep=message["keep"])
+
+    @property
+    def spawner(self) -> Spawner | None:
+        """The process that starts the ranks, if there is one."""
+        return self.starter.spawner
+
+    def memory(self, message: Memory, request: int) -> MemoryUse:
+        """Measure the agent and the process that starts its ranks."""
+        mine = [os.getpid(), *([self.spawner.pid] if self.spawner is not None else [])]
+        return {"bytes": sum(map(processes.proportional_size, mine))}
+
+    @property
+    def is_used(self) -> bool:
+        """Whether ranks run, or are being prepared, started, stopped or looked at."""
+        return bool(self._running() or self._to_start or self.stopping or self.starter.is_busy or self.looks)
+
+    def succeed(self, before: LocalRanks) -> None:
+        """Take over the zygote of the last job, if it can serve another one, and close the rest of that job."""
+        before.close_ranks()
+        before.stdin.end()
+        before.deadline.close()
+        for descriptor in before._call:
+            os.close(descriptor)
+        self._evidence = before._evidence
+        self.starter.succeed(before.starter)
+
+    def close_ranks(self) -> None:
+        """Close what is left of ranks that have ended."""
+        for rank in self.ranks.values():
+            for stream in rank.streams:
+                self._forget(stream)
+            rank.close()
+        self.ranks = {}
 
     def take_call(self, message: SendCall, request: int) -> Problem:
         """Receive a base64 piece of the function that the ranks will run; it is kept in memory, once for all ranks."""
@@ -151,11 +167,7 @@ class LocalRanks:
         for look in self.looks:
             self.send(look.reply())  # it must not continue with descriptors that will be closed or reused
         self.looks = []
-        for rank in self.ranks.values():
-            for stream in rank.streams:
-                self._forget(stream)
-            rank.close()
-        self.ranks = {}
+        self.close_ranks()
         self.deadline.clear()
         self._evidence.begin()
         try:
@@ -267,29 +279,10 @@ class LocalRanks:
             return
         messages = spawner.receive(self.ranks, self.guard)
         if messages is None:
-            self._on_spawner_gone(spawner)
+            self._on_spawner_gone()
             return
         for message in messages:
             self._on_news[message["t"]](message)
-
-    def _on_ready(self, message: Ready) -> None:
-        self._reply_prepared({**_PREPARED, "unsafe": message["unsafe"]})
-
-    def _on_import_failed(self, message: ImportFailed) -> None:
-        self._reply_prepared(
-            {
-                "unsafe": "",
-                "module": message["module"],
-                "missing": message["missing"],
-                "error": message["error"],
-                "traceback": message["traceback"],
-            }
-        )
-
-    def _reply_prepared(self, reply: Prepared) -> None:
-        if self._prepare_request is not None:
-            self.send({"re": self._prepare_request, **reply})
-            self._prepare_request = None
 
     def _on_started(self, message: Started) -> None:
         self.ranks[message["rank"]].pid = message["pid"]
@@ -314,15 +307,9 @@ class LocalRanks:
     def _on_stray(self, message: Stray) -> None:
         self.signals.on_stray(message["number"])
 
-    def _on_spawner_gone(self, spawner: Spawner) -> None:
+    def _on_spawner_gone(self) -> None:
         """The spawner died, and its ranks with it; their children are now the agent's."""
-        self.selector.unregister(spawner.socket)
-        spawner.socket.close()
-        self.spawner = None
-        if self._prepare_request is not None:
-            died: Prepared = {**_PREPARED, "error": "the process that imports torch died"}
-            facts = self._evidence.facts(self.folders)
-            self._reply_prepared(died if facts is None else {**died, "facts": facts})
+        self.starter.on_gone(lambda: self._evidence.facts(self.folders))
         self._to_start.clear()
         for rank in self.ranks.values():
             if not rank.exited:

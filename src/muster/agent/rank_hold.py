@@ -9,6 +9,7 @@ from ..shared import processes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from .lease import Lease
     from .local_ranks import LocalRanks
 
 _STOPPED = (b"T", b"t")
@@ -20,6 +21,12 @@ class RankHold:
     def __init__(self, ranks: LocalRanks) -> None:
         self._ranks = ranks
         self._held: set[int] = set()
+
+    def follow(self, lease: Lease, now: float, *, is_ending: bool) -> None:
+        """Hold the ranks if this host slept for so long that others may have replaced them."""
+        lease.turn(now)
+        if not is_ending and not lease.is_over(now):  # ranks whose lease is over are killed, not continued
+            self.apply(lease.is_held(now))
 
     def apply(self, held: bool) -> None:
         """Stop what runs, also what others continue meanwhile, or continue what this has stopped."""

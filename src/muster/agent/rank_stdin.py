@@ -97,6 +97,13 @@ class Stdin:
         if rank is self._fed:
             self.close()
 
+    def end(self) -> None:
+        """Close what ranks could read: the job is over."""
+        self.close()
+        if self._inherited:
+            os.close(self._inherited)
+            self._inherited = 0
+
     def close(self) -> None:
         """Close the pipe, so that the rank sees the end of its input."""
         if self._writer is not None:

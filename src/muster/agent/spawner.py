@@ -19,10 +19,19 @@ from . import store_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import NoReturn
 
-    from ..shared.spawner_messages import FreshRankConfig, ImportFailed, Target, ZygoteConfig
+    from ..shared.spawner_messages import (
+        FreshRankConfig,
+        ImportFailed,
+        NextJob,
+        Ready,
+        Stale,
+        Target,
+        ZygoteConfig,
+    )
+    from .imported import Imported
 
 _END_LIMIT = 30.0
 """Seconds to try to end the remaining processes after the agent is gone."""
@@ -39,7 +48,7 @@ _LARGEST = 1 << 17
 
 def main(config: ZygoteConfig) -> int:
     """Run the zygote: import what the ranks need, then fork one rank per request."""
-    from ..rank import interpreter_exit, script, torch_adapter  # here, because the agent imports this module too
+    from ..rank import script  # here, because the agent imports this module too
 
     processes.adopt_orphans()
     sock = socket.socket(fileno=config["socket"])
@@ -49,31 +58,70 @@ def main(config: ZygoteConfig) -> int:
     os.close(null)
     process_title.set_title(["muster zygote"])
     _survive_strays()
+    given = {**os.environ, **config["restore"]}
+    env = {name: value for name, value in given.items() if value is not None}
+    imported = _remember(config["preload"], env) if config["keep"] else None
     script.set_first_path(config)
-    import gc
-
-    gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
-    for name in config["preload"]:
-        try:
-            __import__(name)
-        except BaseException as error:
-            _send(sock, _import_failure(name, error))
-            return 1
-    gc.freeze()  # prevents the collector of each rank from copying the shared pages
-    gc.enable()
-    _forget_finalizers()
-    interpreter_exit.stop_at_exit_handlers()
-    unsafe = torch_adapter.is_safe_to_fork()
-    _send(sock, {"t": "ready", "unsafe": unsafe})
+    ready = _load(config["preload"])
+    _send(sock, ready)
+    if ready["t"] != "ready":
+        return 1
+    if imported is not None:
+        imported.look()
     # From now on ranks may have children; if the agent dies, this process must survive to end them.
     processes.outlive_parent()
     if os.getppid() != config["agent"]:
         return 1
     sys.stdout.flush()
     sys.stderr.flush()
-    env = {**os.environ, **config["restore"]}
-    serve(sock, config, {name: value for name, value in env.items() if value is not None}, fork=not unsafe)
+    serve(sock, config, env, fork=not ready["unsafe"], imported=imported)
     return 0
+
+
+def _remember(preload: Sequence[str], env: Mapping[str, str]) -> Imported:
+    from .imported import Imported  # here, because only a zygote that is kept needs it
+
+    return Imported(preload, env)
+
+
+def _load(preload: Sequence[str]) -> Ready | ImportFailed:
+    """Import these modules, so that ranks can be forked."""
+    import gc
+
+    from ..rank import interpreter_exit, torch_adapter
+
+    gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
+    for name in preload:
+        try:
+            __import__(name)
+        except BaseException as error:
+            return _import_failure(name, error)
+    gc.freeze()  # prevents the collector of each rank from copying the shared pages
+    gc.enable()
+    _forget_finalizers()
+    interpreter_exit.stop_at_exit_handlers()
+    return {"t": "ready", "unsafe": torch_adapter.is_safe_to_fork()}
+
+
+def _enter_next(file: int, imported: Imported | None) -> tuple[NextJob | None, Ready | Stale | ImportFailed]:
+    """Get ready for the job that a file describes; returns no job if another zygote is needed."""
+    from ..rank import torch_adapter
+
+    with open(file, encoding="ascii") as described:
+        job: NextJob = light_json.loads(described.read())
+    if imported is None:
+        return None, {"t": "stale", "why": "it was not started to be kept"}
+    try:
+        why = imported.enter(job["target"], job["env"])
+    except OSError as error:
+        why = f"{error.filename}: {error.strerror}"
+    if why:
+        return None, {"t": "stale", "why": why}
+    if all(name in sys.modules for name in job["target"]["preload"]):
+        return job, {"t": "ready", "unsafe": torch_adapter.is_safe_to_fork()}
+    ready = _load(job["target"]["preload"])
+    imported.look()
+    return job, ready
 
 
 def _import_failure(name: str, error: BaseException) -> ImportFailed:
@@ -104,7 +152,9 @@ def _forget_finalizers() -> None:
         finalizer.atexit = False
 
 
-def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork: bool) -> None:
+def serve(
+    sock: socket.socket, config: Target, base_env: Mapping[str, str], *, fork: bool, imported: Imported | None = None
+) -> None:
     """Start ranks on request and report how each ends, until the agent is gone; then end all descendants.
 
     A rank's environment is `base_env` updated with the variables of the request.
@@ -132,17 +182,18 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
             _send(sock, {"t": "stray", "number": _strays.pop(0)})
         if sock not in ready:
             continue
-        try:
-            data, fds, _, _ = socket.recv_fds(sock, _LARGEST, 8)
-        except OSError:
-            data, fds = b"", []
+        data, fds = _receive(sock)
         if not data:
             _end_all()
             return
-        for fd in fds:
-            os.set_inheritable(fd, False)
         request = light_json.loads(data.decode())
         validate(request, ORDERS)
+        if request["t"] == "next":
+            job, answer = _enter_next(fds.pop(), imported)
+            config, base_env = (config, base_env) if job is None else (job["target"], job["env"])
+            fork = not answer.get("unsafe")
+            _send(sock, answer)
+            continue
         number, env = request.get("rank", _STORE), {**base_env, **request.get("env", {})}
         pid = _start(number, config, env, fds, not_for_ranks=not_for_ranks, fork=fork)
         if number == _STORE:
@@ -155,6 +206,17 @@ def serve(sock: socket.socket, config: Target, base_env: dict[str, str], *, fork
             ranks[pid] = number
         else:
             _report_end(sock, number, 0, NO_PROCESS, 0)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """A request of the agent with its descriptors; nothing if the agent is gone."""
+    try:
+        data, fds, _, _ = socket.recv_fds(sock, _LARGEST, 8)
+    except OSError:
+        return b"", []
+    for fd in fds:
+        os.set_inheritable(fd, False)
+    return data, fds
 
 
 def _start(

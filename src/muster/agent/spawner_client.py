@@ -15,7 +15,7 @@ from . import spawner, store_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Container
+    from collections.abc import Container, Mapping
     from typing import Any
 
     from ..shared.spawner_messages import StartRank, Storeless, Target, ZygoteConfig
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 _STORE_LIMIT = 2.0
 """Seconds to wait for the killed store."""
+
+_LATER_WORDS, _LATER_SIZE = 64, 4096
+"""Room in the zygote's command line for the command of a later job, in words and bytes."""
 
 
 class Spawner:
@@ -36,9 +39,14 @@ class Spawner:
         self.pid = 0
         self.store = 0
         """The process that serves the job's store, if it runs on this host."""
+        self.can_serve_next = False
+        """Whether it is a zygote that may serve another job."""
 
-    def start_zygote(self, target: Target, env: dict[str, str]) -> None:
-        """Start a fresh interpreter with the environment `env`, which imports the modules of `target`."""
+    def start_zygote(self, target: Target, env: dict[str, str], *, keep: bool) -> None:
+        """Start a fresh interpreter with the environment `env`, which imports the modules of `target`.
+
+        With `keep`, it can serve another job later.
+        """
         # Import with one thread, because an OpenMP pool that exists when ranks are forked makes them hang.
         while_importing = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         config: ZygoteConfig = {
@@ -46,10 +54,13 @@ class Spawner:
             "socket": self._theirs.fileno(),
             "agent": os.getpid(),
             "restore": {name: env.get(name) for name in while_importing},
+            "keep": keep,
         }
+        later = [" "] * _LATER_WORDS + [" " * _LATER_SIZE] if keep else []
+        room = process_title.room_for(process_title.command(config))
         code = processes.file_with(bootstrap.payload(bootstrap.own_package(), "agent.spawner", config))
         self.pid = processes.start(
-            [sys.executable, "-u", "-c", bootstrap.COMMAND, *process_title.room_for(process_title.command(config))],
+            [sys.executable, "-u", "-c", bootstrap.COMMAND, *room, *later],
             # The first variable must be one that no rank changes: see rank._set_environment.
             {"PATH": env.get("PATH", ""), **env, **while_importing},
             cwd=config["cwd"],
@@ -59,6 +70,13 @@ class Spawner:
         )
         os.close(code)
         self._theirs.close()
+        self.can_serve_next = keep
+
+    def serve_next(self, target: Target, env: Mapping[str, str]) -> None:
+        """Ask the zygote to serve another job."""
+        code = processes.file_with(light_json.dumps({"target": target, "env": env}).encode())
+        socket.send_fds(self.socket, [b'{"t": "next"}'], [code])
+        os.close(code)
 
     def start_plain(self, config: Target, env: dict[str, str]) -> None:
         """Fork a starter that starts each rank as a fresh interpreter; of our descriptors it keeps only stderr."""

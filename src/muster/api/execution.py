@@ -63,6 +63,8 @@ def execute(
             from muster.jobs.requeue_marks import leave_mark  # most jobs are not requeued
 
             leave_mark(folder, prepared.launch.requeue.mark, prepared.launch.requeue.count or 0)
+        if prepared.command is not None:
+            prepared.command.write(folder)
         for sentence in prepared.notes:
             screen.info(sentence)
         for sentence in prepared.warnings:

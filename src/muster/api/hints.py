@@ -14,7 +14,7 @@ MEANINGS: dict[str, tuple[str, ...]] = {
     "--nproc": (
         *("--gpus", "--gpus-per-node", "--n-gpus", "--ngpus", "--nproc-per-node", "--nprocs", "--np", "--ntasks"),
         *("--ntasks-per-node", "--num-gpus", "--num-processes", "--num-procs", "--num-workers", "--ppn", "--procs"),
-        *("--ranks", "--workers", "--world-size", "-n", "-np"),
+        *("--ranks", "--workers", "--world-size", "-np"),
     ),
     "--nodes": ("--nnodes", "--num-machines", "--num-nodes", "-N"),
     "--hosts": (

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from muster.controller.keep.fit import why_not_kept
 from muster.controller.notifications import check_ways
 from muster.controller.result_paths import check_patterns
 from muster.controller.script_text import chooses_port, sets_before_torch, uses_dynamo
@@ -17,6 +18,7 @@ from muster.engines.engine import Choice, Launch
 from muster.errors import UsageError
 from muster.hosts import Host
 from muster.job import Job, job_folder, new_job_id
+from muster.jobs.run_command import RunCommand
 from muster.spec import RESTARTS, RunSpec
 from muster.text import count
 
@@ -37,6 +39,8 @@ class Prepared:
     """Lines that the screen shows first."""
     warnings: tuple[str, ...] = ()
     """Lines that it shows next, even with --quiet."""
+    command: RunCommand | None = None
+    """What `muster again` types to repeat it."""
 
 
 @contextmanager
@@ -55,10 +59,13 @@ def lab_hosts(spec: RunSpec, *, dry_run: bool = False) -> Generator[RunSpec]:
         yield replace(located, ssh=tuple(lab.ssh_argv()))
 
 
-def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool = True) -> Prepared:
+def prepare(
+    spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool = True, must_keep: bool = True
+) -> Prepared:
     """Choose the engine, find the script and decide what to preload; `hosts` restricts the run to some of its hosts.
 
-    Without `history`, what earlier jobs learned about the hosts is ignored.
+    Without `history`, what earlier jobs learned about the hosts is ignored. Unless it `must_keep`, hosts that cannot
+    be kept ready for the next run are not.
     """
     choice = choose(spec, os.environ)
     if hosts is not None:
@@ -80,6 +87,9 @@ def prepare(spec: RunSpec, *, hosts: Sequence[Host] | None = None, history: bool
         launch = replace(launch, requeue=replace(requeue, count=earlier.requeues if earlier is not None else 0))
     if spec.image and any(command.box is None for command in launch.commands):
         raise UsageError(f"--engine {launch.name} does not run containers", hint="leave --image out")
+    why_not = why_not_kept(job.spec, launch) if spec.keep else ""
+    if why_not and must_keep:
+        raise UsageError(f"--keep has no effect: {why_not}", hint="leave it out")
     notes = (*choice.said, *launch.notes, *(() if earlier is None else (str(earlier),)))
     return Prepared(job=job, choice=choice, launch=launch, notes=notes, warnings=warnings)
 

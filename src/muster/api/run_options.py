@@ -96,6 +96,10 @@ def add_what(p: Parser) -> None:
     option(what, "--preload MODULE", about, action="append", default=[])
     for name, about in _SWITCHES.items():
         _flag(what, f"--no-{name}", about, dest=name, action="store_false")
+    about = "keep the hosts ready for the next run, which starts at once, for DURATION without a run, such as 30m"
+    _option(what, "--keep DURATION", about, type=seconds)
+    about = "do not reuse hosts that an earlier run has kept ready, and keep none"
+    _option(what, "--no-keep", about, dest="reuse", action="store_false")
     about = (
         "restart all ranks after a failure, up to N times in a row without progress (default: 0; 20 with --spares or "
         "--min-hosts)"

@@ -130,10 +130,13 @@ class NamespaceOrRanks(argparse.Action):
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, name: str | None = None
     ) -> None:
         """Set one of the two."""
-        if name == "-n" and str(values).isdigit():
-            namespace.nproc = read_per_node(values)
-        else:
+        if name != "-n" or not str(values).isdigit():
             namespace.namespace = values
+            return
+        try:
+            namespace.nproc = read_per_node(values)
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from None
 
 
 def add_torchrun(p: Parser) -> None:

@@ -13,7 +13,7 @@ from muster.check.finding import Fix
 from muster.controller.addresses import Offer
 from muster.engines.kubernetes.pod_facts import PodFacts
 from muster.errors import HostError
-from muster.shared.events import Facts
+from muster.shared.host_state import Facts
 from muster.shared.replies import DialResult
 from muster.shared.requests import Question
 

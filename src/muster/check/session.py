@@ -70,7 +70,7 @@ async def session(launch: Launch, job_id: str, folder: Path) -> AsyncGenerator[S
 async def _pods(agents: Agents) -> PodFacts | None:
     if agents.launch.channel != "pods":
         return None
-    from muster.controller.links.pods import PodConnector
+    from muster.controller.links.pod_links import PodConnector
 
     assert isinstance(agents.connector, PodConnector)
     return await agents.connector.pod_facts()

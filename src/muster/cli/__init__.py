@@ -14,6 +14,8 @@ from muster.errors import EXIT_MUSTER, EXIT_USAGE, MusterError, RemoteJob, with_
 COMMANDS: dict[str, tuple[str, str]] = {
     # name: (module with `main(argv) -> exit code`, one line for --help)
     "run": ("muster.cli.run", "Run a PyTorch script on this machine or on many hosts"),
+    "again": ("muster.cli.again", "Repeat a job with the same command, hosts and directory"),
+    "keep": ("muster.cli.keep", "List, make or end hosts that stay ready for the next run"),
     "ps": ("muster.cli.ps", "List running and finished jobs"),
     "show": ("muster.cli.show", "Show why a job failed or hangs, with tracebacks and a timeline"),
     "logs": ("muster.cli.logs", "Print or follow the output of a job's ranks"),

@@ -32,6 +32,7 @@ examples:
 
 RANKS@HOSTS also counts spare hosts and those that are lost, bad (failed hardware), draining (about to go away) or
 returning (they answer again and are being checked).
+Hosts that are kept ready for the next run (`muster keep`) have a section of their own.
 A line below a job says why it failed, hangs or is slow; `muster show JOB` prints all of it.
 Job directories (plan, logs, last state) stay in ~/.local/state/muster/jobs until you run --prune.
 
@@ -73,6 +74,7 @@ def main(argv: list[str]) -> int:
         print(json.dumps([_as_data(job) for job in jobs], indent=1))
         return 0
     _print_table(jobs)
+    _print_kept()
     if left_out:
         sys.stderr.write(f"\n{count(left_out, 'older job')} not listed: `muster ps --all`\n")
     elif not jobs:
@@ -106,6 +108,17 @@ def _print_table(jobs: list[KeptJob]) -> None:
             rows.append((why,))
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     print("\n".join(table(rows, width)), flush=True)
+
+
+def _print_kept() -> None:
+    """Print the hosts that are kept ready for the next run, if there are any."""
+    from muster.controller.keep.keep_client import kept_hosts
+    from muster.controller.keep.kept_text import kept_rows
+
+    hosts = kept_hosts()
+    if hosts:
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        print("\n".join(["", *table(kept_rows(hosts, time.time()), width)]), flush=True)
 
 
 def _as_data(job: KeptJob) -> dict[str, Any]:

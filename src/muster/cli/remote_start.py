@@ -54,6 +54,8 @@ def start_remotely(spec: RunSpec, prepare: Callable[[], Prepared], *, is_typed: 
     own = _controller_host(prepared, is_typed=is_typed)
     if own is None:
         return None
+    if prepared.job.spec.keep:  # as a default of muster.toml; its agents belong to a controller on another machine
+        prepared = replace(prepared, job=replace(prepared.job, spec=replace(prepared.job.spec, keep=0.0)))
     start = _Start(prepared, own)
     try:
         return start.run()
@@ -175,6 +177,8 @@ class _Start:
         )
         # Written before the order is sent: whatever happens then, this machine knows where to look for the job.
         folder = make_job_folder(job.id)
+        if self.prepared.command is not None:
+            self.prepared.command.write(folder)
         write_place(folder, self.place)
         self.sent = True
         remote.send(order.as_data(), code)

@@ -22,6 +22,7 @@ from muster.engines.engine import Choice, this_host
 from muster.engines.kubernetes.pod_environment import in_pod
 from muster.environment import CARRIED
 from muster.errors import MusterError, UsageError
+from muster.jobs.run_command import RunCommand
 from muster.spec import LOCAL_RANK, RunSpec
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ examples:
   muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run -H gpu[01-09]:8 --spares 1 train.py     eight hosts; the ninth replaces one that is lost
+  muster run --keep 30m train.py                     the next run on the same hosts starts in a third of a second
   muster run --detach train.py                       in the background; see muster attach, logs, top and stop
   muster run --dashboard train.py                    with a dashboard in the browser
   muster run --dry-run -H a:8,b:8 train.py           print the plan without running anything
@@ -85,6 +87,12 @@ def main(argv: list[str]) -> int:
     """Run the job the command line describes and return its exit code."""
     begin = time.time()
     continue_below_init()
+    return start(RunCommand.here(argv), begin)
+
+
+def start(typed: RunCommand, begin: float) -> int:
+    """Run the job of a command line, which may be an earlier one with changes, and return its exit code."""
+    argv = typed.argv
     options, command = parse(argv)
     if not command:
         raise UsageError(
@@ -93,7 +101,11 @@ def main(argv: list[str]) -> int:
         )
     refuse(options)
     check_controller(options)
-    spec = spec_of(options, command)
+    if not getattr(options, "reuse", True) and "keep" not in options.typed:
+        options.keep = 0.0
+    spec = typed.changed(spec_of(options, command))
+    if spec.keep and "keep" in options.typed and not spec.controller:
+        spec = replace(spec, controller="local")  # this machine keeps the agents
     engine = asking_for_allocation(options)
     if engine is not None:
         # Detect a missing script or an invalid option now, not after hours in the queue.
@@ -105,16 +117,16 @@ def main(argv: list[str]) -> int:
 
         if spec.hosts is not None or spec.controller:
             is_typed = "controller" in options.typed
-            code = start_remotely(spec, lambda: _prepared(options, spec, argv), is_typed=is_typed)
+            code = start_remotely(spec, lambda: _prepared(options, spec, typed), is_typed=is_typed)
             if code is not None:
                 return code
-        return detached(lambda background: _run(options, spec, argv, begin, background))
+        return detached(lambda background: _run(options, spec, typed, begin, background))
     if in_pod(os.environ) and not options.dry_run:
-        return _run_in_pod(options, spec, argv, begin)
-    return _run(options, spec, argv, begin)
+        return _run_in_pod(options, spec, typed, begin)
+    return _run(options, spec, typed, begin)
 
 
-def _run_in_pod(options: argparse.Namespace, spec: RunSpec, argv: Sequence[str], begin: float) -> int:
+def _run_in_pod(options: argparse.Namespace, spec: RunSpec, typed: RunCommand, begin: float) -> int:
     """Run the job, or the part of this pod in it; Kubernetes keeps how it ended."""
     from muster.cli.pod_worker import follow, leave_message
 
@@ -122,7 +134,7 @@ def _run_in_pod(options: argparse.Namespace, spec: RunSpec, argv: Sequence[str],
         os.environ["PET_NNODES"] = str(options.nnodes[1])  # what torchrun reads as well
     try:
         follow(spec)
-        return _run(options, spec, argv, begin)
+        return _run(options, spec, typed, begin)
     except MusterError as error:
         leave_message(error.message)
         raise
@@ -131,21 +143,21 @@ def _run_in_pod(options: argparse.Namespace, spec: RunSpec, argv: Sequence[str],
 def _run(
     options: argparse.Namespace,
     spec: RunSpec,
-    argv: Sequence[str],
+    typed: RunCommand,
     begin: float,
     background: Background | None = None,
 ) -> int:
     with lab_hosts(spec, dry_run=options.dry_run) as located:
-        prepared = _prepared(options, located, argv)
+        prepared = _prepared(options, located, typed)
         if options.dry_run:
             return print_plan(prepared)
         return run(prepared, begin, background)
 
 
-def _prepared(options: argparse.Namespace, spec: RunSpec, argv: Sequence[str]) -> Prepared:
-    prepared = prepare(spec)
-    notes = (*explain(options, prepared.job.hosts), *_misplaced(prepared, argv), *prepared.notes)
-    return replace(prepared, notes=notes)
+def _prepared(options: argparse.Namespace, spec: RunSpec, typed: RunCommand) -> Prepared:
+    prepared = prepare(spec, must_keep="keep" in options.typed)
+    notes = (*explain(options, prepared.job.hosts), *_misplaced(prepared, typed.argv), *prepared.notes)
+    return replace(prepared, notes=notes, command=typed)
 
 
 def run(prepared: Prepared, begin: float, background: Background | None = None) -> int:

@@ -165,6 +165,7 @@ def split(argv: Sequence[str]) -> CommandLine:
     line = CommandLine(own=[], run=[], script=[])
     ours, theirs = _options(parser()), _options(run.parser())
     theirs.pop("-t")  # torchrun's --tee, but sbatch's --time
+    theirs.pop("-c")  # --pod-container, but sbatch's --cpus-per-task
     words = iter(argv)
     for word in words:
         if word in ("-", "--") or not word.startswith("-"):

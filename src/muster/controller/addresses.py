@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from muster.errors import HostError, UsageError
-from muster.shared.events import Interface
+from muster.shared.host_state import Interface
 from muster.shared.replies import DialResult
 from muster.shared.requests import DialTarget
 

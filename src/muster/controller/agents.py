@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from muster.agent.stopping import time_to_stop
 from muster.controller.events import Event
+from muster.controller.keep.kept_agents import KeptAgents
 from muster.controller.links.agent_package import agent_payload
-from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import SUSPECT_AFTER, AgentLink
 from muster.controller.links.piped import PipedConnector
 from muster.controller.stdin_source import Feed, is_for_ranks
-from muster.engines.engine import Launch, leaders
+from muster.engines.engine import AgentSpec, Launch, leaders
 from muster.errors import HostError
 from muster.plan import Plan, rank_environment
 from muster.shared.requests import RankStart
 from muster.shared.wire import HEARTBEAT, LEASE
 from muster.text import names
+
+if TYPE_CHECKING:
+    from muster.controller.links.dialed import DialedConnector
 
 CONNECT_LIMIT = 60.0
 """Timeout for the first answer of an agent in seconds: 10 s of ssh, and a slow home directory."""
@@ -62,7 +66,9 @@ class Agents:
         self._heir: AgentLink | None = None
         self._ranks_on: dict[str, range] = {}
         """The ranks on each host of the last attempt that was started."""
-        self._payload = b""
+        self._is_taking = False
+        """Whether it is not known yet which kept agents are usable."""
+        self._job_id = ""
         self._beat_due: float | None = None
         self._pinged = 0.0
         self._under_way: set[asyncio.Future[Any]] = set()
@@ -79,23 +85,60 @@ class Agents:
             self._feed = None if self._inherits else Feed()
 
     async def connect(
-        self, job_id: str, on_failure: Callable[[HostError], None], *, limit: float = CONNECT_LIMIT
+        self,
+        job_id: str,
+        on_failure: Callable[[HostError], None],
+        *,
+        limit: float = CONNECT_LIMIT,
+        kept: KeptAgents | None = None,
+        on_kept: Callable[[Collection[str]], None] = lambda hosts: None,
     ) -> None:
-        """Start all agents concurrently; `on_failure` is called for each host that fails while others are pending."""
+        """Start all agents concurrently; `on_failure` is called for each host that fails while others are pending.
+
+        Those that fit of the `kept` ones are used instead; `on_kept` is called with their hosts before others start.
+        """
+        self._job_id = job_id
         specs = self.launch.agents
-        self.links = [AgentLink(spec, self._on_event, self.on_text, self.lease) for spec in specs]
+        self.links = [self._new_link(spec) for spec in specs]
         self.leaders = [self.links[position] for position in leaders(specs)]
-        self._heir = self.links[0]
-        launch = self.launch
-        self._payload = agent_payload(
-            job_id, self.scheduler, launch.orphaned, launch.attach, exits_with_job=launch.engine.exits_with_job
-        )
 
         def failed(error: HostError) -> None:
             self.failed.add(error.host)
             on_failure(error)
 
-        await self.connector.connect(self.links, self._payload, limit, failed)
+        used: Collection[str] = ()
+        if kept is not None:
+            used = await self._take(kept)
+        on_kept(used)
+        self._heir = self.links[0]
+        missing = [link for link in self.links if link.name not in used]
+        if missing:
+            await self.connector.connect(missing, self._payload, limit, failed)
+
+    def _new_link(self, spec: AgentSpec) -> AgentLink:
+        return AgentLink(spec, self._on_event, self.on_text, self.lease)
+
+    async def _take(self, kept: KeptAgents) -> Collection[str]:
+        """Use the kept agents that fit; returns their hosts."""
+        links = {link.name: link for link in self.links}
+        self._is_taking = True
+        taken = await kept.take(links, self._job_id, self.lease, self.links[0] if self._inherits else None)
+        if not taken.has_stdin:
+            self._inherits, self._feed = False, Feed()
+        for link in list(self.links):
+            if link.is_attached and link.name not in taken.hosts:  # it is of no use, and gets a new agent
+                link.lines.close()
+                self.put(self._new_link(link.spec))
+        self._is_taking = False
+        return taken.hosts
+
+    @cached_property
+    def _payload(self) -> bytes:
+        """The code of the agents of this job."""
+        launch = self.launch
+        return agent_payload(
+            self._job_id, self.scheduler, launch.orphaned, launch.attach, exits_with_job=launch.engine.exits_with_job
+        )
 
     async def reconnect(self, name: str, limit: float) -> AgentLink:
         """Start an agent again on a host that has none; its link replaces the old one when it is up."""
@@ -103,7 +146,7 @@ class Agents:
         command = self.launch.engine.launch_one(self.launch, old.spec)
         if command is None:
             raise HostError(name, "its agent cannot be started again without those of the other hosts")
-        link = AgentLink(old.spec, self._on_event, self.on_text, self.lease)
+        link = self._new_link(old.spec)
         try:
             await self.connector.connect_one(link, command, self._payload, limit)
         except BaseException:
@@ -111,6 +154,11 @@ class Agents:
             raise
         self.put(link)
         return link
+
+    def comes_by_itself(self, name: str) -> bool:
+        """Whether nobody here starts the agent of a host: others do, and it dials in."""
+        agent = self.leader(name).spec
+        return not any(agent in command.agents and command.argv for command in self.launch.commands)
 
     def put(self, link: AgentLink) -> None:
         """Use this link for its host from now on."""
@@ -151,6 +199,8 @@ class Agents:
         self._pinged = now
 
     def _on_event(self, link: AgentLink, event: Event) -> None:
+        if self._is_taking:
+            return
         if not self._is_left_over(link, event):
             self.on_event(link, event)
         # Ranks that write much can delay the next heartbeat until agents assume we are dead: 6.5 s were seen on a
@@ -262,10 +312,14 @@ class Agents:
 
 def _connector(launch: Launch) -> type[PipedConnector | DialedConnector]:
     if launch.channel == "pods":
-        from muster.controller.links.pods import PodConnector  # few jobs run in pods
+        from muster.controller.links.pod_links import PodConnector  # few jobs run in pods
 
         return PodConnector
-    return PipedConnector if launch.channel == "pipes" else DialedConnector
+    if launch.channel == "pipes":
+        return PipedConnector
+    from muster.controller.links.dialed import DialedConnector  # most jobs do not need it
+
+    return DialedConnector
 
 
 async def _unless_lost(work: Awaitable[object]) -> None:

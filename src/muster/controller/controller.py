@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from muster.controller.events import EventStream, Guard
 from muster.controller.fetched_results import FetchedResults
 from muster.controller.host_blame import HostBlame
 from muster.controller.host_events import HostEvents
-from muster.controller.links.link import AgentLink, LinkLost
+from muster.controller.keep.kept_agents import KeptAgents
+from muster.controller.links.link import LinkLost
 from muster.controller.monitor.job_files import JobFiles
 from muster.controller.monitor.job_server import JobServer
 from muster.controller.monitor.job_status import JobStatus
@@ -86,11 +87,12 @@ class Controller:
         self.recovery = Recovery(self._parts())
         self.blame = HostBlame(job, launch, self.recovery, screen.warning, self.events.guard, self.ask_gpus)
         self.recovery.after_failure.append(self.blame.after_failure)
-        self.hosts = HostEvents(self.agents, self.events, screen.warning, self.recovery)
+        self.hosts = HostEvents(self.agents, self.events, screen, self.recovery)
         self.drain = Drain(job.spec, self.agents, self.status, self.recovery, self.events, screen.warning)
         stacks, drain = self.monitor.take_stacks, self.drain.request
         self.server = JobServer(folder, self.status, screen, stop=self.on_request, drain=drain, take_stacks=stacks)
         self.results = FetchedResults(job, screen)
+        self.kept = KeptAgents(job.spec, launch, screen.info)
         self.stopped_by = ""
         """What ended the job from outside: a signal, `muster stop`, a timeout."""
         self.signal: signal.Signals | None = None
@@ -279,11 +281,9 @@ class Controller:
     async def connect(self) -> None:
         """Start an agent on every host; a job that can do without some of them begins when the others are up."""
         self.recovery.waiting_for = self.agents.missing
-        if self.agents.connector.called:
-            self.screen.info(f"connecting to {names(self.agents.connector.called)}")
         asyncio.get_running_loop().call_later(_READ_AFTER, lambda: self.preparation.look)
         try:
-            await self.agents.connect(self.job.id, self.on_unreachable)
+            await self.agents.connect(self.job.id, self.on_unreachable, kept=self.kept, on_kept=self.on_kept)
         except MusterError:
             if not (self.recovery.is_elastic and self.recovery.roster.enroll()):
                 raise
@@ -292,6 +292,12 @@ class Controller:
         self.drain.tick()  # before the ranks start, so that no notice comes too early
         self.status.connected(self.agents.usable)
         self.timeline.connected = self.status.phases["connected"] = self.timeline.note("connected")
+
+    def on_kept(self, hosts: Collection[str]) -> None:
+        """The agents of these hosts are up, because an earlier run has left them; the others are being started."""
+        called = [name for name in self.agents.connector.called if name not in hosts]
+        if called:
+            self.screen.info(f"connecting to {names(called)}")
 
     def on_unreachable(self, error: HostError) -> None:
         """Report a host without an agent while Muster still waits for others."""
@@ -323,7 +329,7 @@ class Controller:
         folders = await self.preparation.check(links)
         if job.preload_reason and (job.spec.debug or not job.preload):  # more imports need no action of the user
             screen.info(job.preload_reason)
-        if job.preload and not screen.is_live:
+        if job.preload and not screen.is_live and not all(link.is_kept for link in links):
             screen.info(prepare.what_is_done(job, len(links)))
         up = [link for link in self.agents.links if link.facts and not link.lost and is_ready(link.name)]
         loading = asyncio.ensure_future(self.preparation.load(up, folders))
@@ -358,9 +364,10 @@ class Controller:
                 if not recovery.has_stopped:
                     await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
-                await self.results.copy(self.with_results())
+                await self.results.copy(self.results.sources(self.agents, is_elastic=recovery.is_elastic))
         finally:
             recovery.waiting_for = None
+            await self.kept.leave(self.agents.links, unusable=self.recovery.stuck)
             await self.agents.close(limit=LAST_GRACE + 8, code=self.exit_code(verdict))
 
     def exit_code(self, verdict: Verdict | None) -> int:
@@ -368,16 +375,6 @@ class Controller:
         if self.stopped_by and self.signal is not None:
             return 128 + self.signal
         return EXIT_MUSTER if self.stopped_by or verdict is None else self.results.add_to(verdict).exit_code
-
-    def with_results(self) -> Sequence[AgentLink]:
-        """The hosts whose results are copied: if the job can do without some, not those that are lost."""
-        if not (self.recovery.is_elastic and self.job.spec.fetch):
-            return self.agents.leaders
-        usable = self.agents.usable
-        lost = [link.name for link in self.agents.leaders if link not in usable]
-        if lost:
-            self.screen.warning(f"--fetch: lost {names(lost)}; no results were copied from there")
-        return usable
 
     # --- events ---------------------------------------------------------------------------------------------
 

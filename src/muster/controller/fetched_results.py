@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from secrets import token_hex
 
+from muster.controller.agents import Agents
 from muster.controller.diagnosis.verdict import Verdict
 from muster.controller.links.link import AgentLink
 from muster.controller.result_paths import MOST_FILES, Copy, Found, copies, is_asked_for, is_safe, within_limits
@@ -66,6 +67,15 @@ class FetchedResults:
         sentence = f"all ranks ended with exit code 0, but not all results were copied: {self._problems[0]}"
         notes = (verdict.sentence, *verdict.notes) if verdict.sentence else verdict.notes
         return replace(verdict, exit_code=EXIT_MUSTER, sentence=sentence, notes=notes)
+
+    def sources(self, agents: Agents, *, is_elastic: bool) -> Sequence[AgentLink]:
+        """The hosts whose results are copied: if the job can do without some, not those that are lost."""
+        if not (is_elastic and self._patterns):
+            return agents.leaders
+        lost = [link.name for link in agents.leaders if link not in agents.usable]
+        if lost:
+            self._screen.warning(f"--fetch: lost {names(lost)}; no results were copied from there")
+        return agents.usable
 
     async def copy(self, links: Sequence[AgentLink]) -> None:
         """Bring the files here, from all hosts side by side; what does not work is reported, never raised."""

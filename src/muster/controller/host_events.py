@@ -3,28 +3,30 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 from muster.controller.agents import Agents
 from muster.controller.events import EventStream, HostChange
 from muster.controller.links.link import AgentLink
 from muster.controller.recovery import Recovery
-from muster.shared.events import Broken, Signaled
+from muster.output.screen import Screen
+from muster.shared.events import Broken, NewZygote, Signaled
 from muster.shared.wire import ProtocolError
+from muster.text import printable
 
 
 class HostEvents:
     """Handles the events of hosts; an attempt handles those of ranks."""
 
-    def __init__(self, agents: Agents, events: EventStream, warn: Callable[[str], None], recovery: Recovery) -> None:
+    def __init__(self, agents: Agents, events: EventStream, screen: Screen, recovery: Recovery) -> None:
         self._agents = agents
-        self._warn = warn
+        self._warn, self._info = screen.warning, screen.info
         self._recovery = recovery
         self.signals: set[signal.Signals] = set()
         """The signals that ranks have received from outside."""
         events.subscribe(HostChange, self._on_change)
         events.subscribe(Signaled, self._on_signal)
         events.subscribe(Broken, self._on_broken)
+        events.subscribe(NewZygote, self._on_new_zygote)
         recovery.signals = self.signals
 
     def _on_change(self, link: AgentLink, event: HostChange) -> None:
@@ -37,6 +39,9 @@ class HostEvents:
             silent = f"has been silent for {link.silence:.1f} s"
             back = f"is back after {link.outage:.1f} s, nothing was lost"
             self._warn(f"{link.name} {silent if event['state'] == 'silent' else back}")
+
+    def _on_new_zygote(self, link: AgentLink, event: NewZygote) -> None:
+        self._info(f"{link.name}: starting a new zygote instead of the kept one: {printable(event['why'])}")
 
     def _on_broken(self, link: AgentLink, event: Broken) -> None:
         self._recovery.on_broken(link)

@@ -96,15 +96,14 @@ class HostReturns:
 
     async def _bring_back(self, name: str) -> None:
         pause = first = self._pause(name)
-        launch = self._agents.launch
         while True:
             old = self._agents.leader(name)
-            comes_by_itself = not any(old.spec in command.agents and command.argv for command in launch.commands)
+            comes_by_itself = self._agents.comes_by_itself(name)
             await asyncio.sleep(0.0 if comes_by_itself else pause)
             pause = min(2 * pause, LONGEST_PAUSE)
             try:
                 if comes_by_itself:
-                    link = await self._agents.reconnect(name, launch.pull_limit)
+                    link = await self._agents.reconnect(name, self._agents.launch.pull_limit)
                 else:
                     async with self._logins:
                         link = await self._agents.reconnect(name, CONNECT_LIMIT)

@@ -232,6 +232,7 @@ async def import_everywhere(job: Job, links: Sequence[AgentLink], folders: Mappi
             args=job.spec.args,
             path=job.spec.call.path if job.spec.call is not None else (),
             grace=job.spec.grace,
+            keep=bool(job.spec.keep) or link.is_kept,
         )
         if answer["error"]:
             if answer["missing"] == "torch":

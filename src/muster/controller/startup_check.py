@@ -34,7 +34,8 @@ class StartupCheck:
 
     def begin(self, job: Job, links: Sequence[AgentLink]) -> None:
         """Start the check."""
-        self._may_stop = bool(job.preload)  # without preloaded torch nothing is certainly fatal
+        # Without preloaded torch nothing is certainly fatal; the run that started kept agents has checked their hosts.
+        self._may_stop = bool(job.preload) and not all(link.is_kept for link in links)
         if self._check is not None:
             self._task = asyncio.ensure_future(self._look(self._check, job, links))
             self._task.add_done_callback(self._on_done)

@@ -54,6 +54,11 @@ class AgentSpec:
     node: str = ""
     """The node of its pod, if known."""
 
+    def why_silent(self, seconds: float) -> str:
+        """Why its host is given up after so many seconds of silence."""
+        machine = f"its node {self.node}" if self.node else "it"
+        return f"no message from it for {seconds:.0f} s; {machine} is down or hung, or its network is cut"
+
 
 @dataclass(frozen=True, kw_only=True)
 class StartCommand:

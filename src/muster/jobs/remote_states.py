@@ -79,9 +79,11 @@ def _has_ended(folder: Path, submitted: SubmittedJob) -> bool:
     place, data = read_place(folder), read_copy(folder)
     if place is None or data is None or (pod is not None and pod.phase not in ("Succeeded", "Failed")):
         return False
-    if pod is None:  # deleted, or not created yet
-        if place.confirmed or _age(folder) > _NEVER_BEGAN:
-            write_place(folder, replace(place, life="gone"))
+    if pod is None:  # a queueing system may hold the job back, so that it has no pods for a long time
+        if not submitted.exists():
+            removed = {"phase": "ended", "exit_code": EXIT_MUSTER, "stopped_by": "its removal from the cluster"}
+            write_state_copy(folder, {**data, **removed})
+            write_place(folder, replace(place, life="ended"))
         return True
     code = pod.exit_code if pod.exit_code is not None else EXIT_MUSTER
     if data.get("phase") != "ended":

@@ -34,7 +34,7 @@ _SIZE = 8
 """Number of digits of the size of the sources."""
 
 # COMMAND reads this as one line, byte by byte, so it is short. `payload` fills in the {fields}. `channel`, `take` and
-# `give` exist already if the agent connected to its controller (dial_back.py).
+# `give` exist already if the agent dialed its controller (dial_back.py); so does `order`, which redial.py reads later.
 _FIRST_STAGE = """\
 import sys
 if sys.path[:1]==[""]:del sys.path[0]
@@ -48,7 +48,7 @@ def read(n):
   if not c:sys.exit("muster: the connection closed before the agent arrived")
   b+=c
  return bytes(b)
-package,order=[read(n) for n in {sizes}]
+package,entry=[read(n) for n in {sizes}]
 magic,modules=marshal.loads(package)
 import _frozen_importlib_external as x
 if magic not in (b"",x.MAGIC_NUMBER):
@@ -60,7 +60,7 @@ code=zlib.decompress(modules["shared.bootstrap"])
 code=marshal.loads(code) if magic else compile(code,"<muster>/shared/bootstrap.py","exec")
 space=dict(__name__="{name}.shared.bootstrap")
 exec(code,space)
-space["enter"](magic,modules,order,channel)
+space["enter"](magic,modules,entry,channel)
 """
 
 
@@ -107,14 +107,14 @@ def own_channel() -> ssl.SSLSocket | None:
     return sys.modules[TRAVEL_NAME].channel
 
 
-def enter(magic: bytes, modules: dict[str, bytes], order: bytes, channel: ssl.SSLSocket | None) -> NoReturn:
-    """Install an importer for the received modules, and run the entry module that `order` names.
+def enter(magic: bytes, modules: dict[str, bytes], start: bytes, channel: ssl.SSLSocket | None) -> NoReturn:
+    """Install an importer for the received modules, and run the entry module that `start` names.
 
     `channel` is the connection over which they were received, or None for descriptor 0.
     """
     importer = _Importer(magic, modules)
     sys.meta_path.insert(0, importer)
-    entry, config = marshal.loads(order)
+    entry, config = marshal.loads(start)
     name = f"{TRAVEL_NAME}.{entry}"
     __import__(name)
     sys.modules[TRAVEL_NAME].__dict__.update(importer=importer, channel=channel)

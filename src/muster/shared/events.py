@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from .host_state import FailureFacts
+from .host_state import Facts, FailureFacts
+from .host_state import Interface as Interface  # validate looks the types of Up up here
 from .protocol import kinds_of
 from .replies import GpuGauges
 from .reports import PASSED_ON
@@ -10,7 +11,6 @@ from .spawner_messages import Storeless
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Literal, TypedDict
 
     from typing_extensions import NotRequired
@@ -53,34 +53,19 @@ class Resumed(TypedDict):
     got: int
 
 
-class Interface(TypedDict):
-    """A network interface that is up."""
-
-    name: str
-    addresses: list[str]
-    loopback: bool
-
-
-class Facts(TypedDict):
-    """What the controller must know about a host."""
-
-    time: float
-    python: str
-    version: Sequence[int]
-    torch: str | None
-    cpus: int
-    gpus: int
-    visible: str | None
-    omp: str | None
-    interfaces: list[Interface]
-
-
 class Up(Facts):
     """The agent's first message: the protocol version, which boot and network it is in, and facts about its host."""
 
     t: Literal["up"]
     protocol: int
     place: str
+
+
+class NewZygote(TypedDict):
+    """The kept zygote does not fit the job, so a new one is being started."""
+
+    t: Literal["new_zygote"]
+    why: str
 
 
 class Pong(TypedDict):
@@ -203,7 +188,7 @@ RESUMED: dict[str, type] = kinds_of(Bridge, Challenge, Resumed)
 """The messages that precede the others on a connection that resumes a session."""
 
 EVENTS: dict[str, type] = {
-    **kinds_of(Up, Pong, Failed, Unseen, Out, Prompt, Exit, Signaled, Notice, Broken, Storeless, Gauges),
+    **kinds_of(Up, Pong, NewZygote, Failed, Unseen, Out, Prompt, Exit, Signaled, Notice, Broken, Storeless, Gauges),
     **PASSED_ON,
 }
 """Every event by its name, the value of `t`; those of ranks are their reports, forwarded with the rank's number."""

@@ -1,9 +1,10 @@
-"""The state of a host after a failure: memory, disks, and what its kernel logged."""
+"""What is known about a host: its interpreter, CPUs and network, and its memory and disks after a failure."""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import TypedDict
 else:
     from .protocol import TypedDict
@@ -41,3 +42,25 @@ class FailureFacts(TypedDict):
     shm: DiskFacts | None
     kernel: list[str]
     gpus: list[str]
+
+
+class Interface(TypedDict):
+    """A network interface that is up."""
+
+    name: str
+    addresses: list[str]
+    loopback: bool
+
+
+class Facts(TypedDict):
+    """What the controller must know about a host."""
+
+    time: float
+    python: str
+    version: Sequence[int]
+    torch: str | None
+    cpus: int
+    gpus: int
+    visible: str | None
+    omp: str | None
+    interfaces: list[Interface]

@@ -16,6 +16,11 @@ class LineLog:
         """The number of bytes that are not acknowledged."""
         self._lines: deque[bytes] = deque()
 
+    @property
+    def kept(self) -> bytes:
+        """The lines that are not acknowledged."""
+        return b"".join(self._lines)
+
     def add(self, data: bytes) -> None:
         """Add complete lines."""
         lines = [data] if data.find(b"\n") == len(data) - 1 else [line + b"\n" for line in data.split(b"\n")[:-1]]

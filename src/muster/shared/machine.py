@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from .events import Facts, Interface
+    from .host_state import Facts, Interface
 
 _SIOCGIFADDR = 0x8915
 _SIOCGIFFLAGS = 0x8913

@@ -97,6 +97,15 @@ def is_alive(pid: int) -> bool:
     return bool(fields) and fields[0] not in _ENDED
 
 
+def proportional_size(pid: int) -> int:
+    """The memory of a process in bytes, in which pages that n processes share count as 1/n (PSS); 0 if unknown."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return next((int(line.split()[1]) * 1024 for line in file if line.startswith(b"Pss:")), 0)
+    except OSError:
+        return 0
+
+
 def reap() -> list[tuple[int, int, int]]:
     """The children that have exited since the last call: pid, wait status, and peak memory in bytes."""
     ended: list[tuple[int, int, int]] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .host_state import FailureFacts
+from .host_state import Facts, FailureFacts
 from .reports import Meeting, RecordedGroup, Where
 from .requests import DialTarget
 
@@ -23,6 +23,19 @@ class Refused(TypedDict):
 
 class Done(TypedDict):
     """The request has been carried out."""
+
+
+class Renewed(TypedDict):
+    """The facts about the host as they are now, and whether there is a process that can start ranks."""
+
+    facts: Facts
+    zygote: bool
+
+
+class MemoryUse(TypedDict):
+    """The memory of the agent and its zygote; pages that several processes share count in proportion (PSS)."""
+
+    bytes: int
 
 
 class Problem(TypedDict):
@@ -229,6 +242,8 @@ class StdinTaken(TypedDict):
 
 
 REPLIES: dict[str, type] = {
+    "renew": Renewed,
+    "memory": MemoryUse,
     "compare": Comparison,
     "unpack": Unpacked,
     "probe": ProbeAnswers,

@@ -36,6 +36,21 @@ class Ping(TypedDict):
     heard: float
 
 
+class Renew(TypedDict):
+    """Forget the last job, whose ranks have ended, and serve the one with this id; none for now if it is empty."""
+
+    job: str
+    lease: float
+    environ: Mapping[str, str] | None
+    """The environment of the controller, for an agent that inherits it; None: as before."""
+    stdin: bool
+    """Whether the stdin of the ranks was sent over the connection as a descriptor."""
+
+
+class Memory(TypedDict):
+    """Ask how much memory the agent and its zygote use."""
+
+
 class Resume(TypedDict):
     """The answer to a challenge: our nonce, the proof that we know the secret, and the number of lines we got."""
 
@@ -140,6 +155,8 @@ class Prepare(TypedDict):
     args: Sequence[str]
     path: Sequence[Sequence[str]]
     grace: float
+    keep: bool
+    """Whether what it has imported may serve a later job."""
 
 
 class SendCall(_Piece):
@@ -230,6 +247,8 @@ RESUMING: dict[str, type] = {"resume": Resume}
 REQUESTS: dict[str, type] = {
     "session": Session,
     "ping": Ping,
+    "renew": Renew,
+    "memory": Memory,
     "compare": Compare,
     "unpack": UnpackCode,
     "probe": RunProbes,

@@ -30,6 +30,15 @@ class ZygoteConfig(Target):
     socket: int
     agent: int
     restore: Mapping[str, str | None]
+    keep: bool
+    """Whether it may serve a later job, and so must notice when what it has imported changes."""
+
+
+class NextJob(TypedDict):
+    """What the ranks of the next job run, and their environment."""
+
+    target: Target
+    env: Mapping[str, str]
 
 
 class RankConfig(Target):
@@ -58,6 +67,19 @@ class StartStore(TypedDict):
     """Start the process that keeps the job's store; its listening socket is attached."""
 
     t: Literal["store"]
+
+
+class ServeNext(TypedDict):
+    """Serve another job, which the attached file describes; answered by `ready`, `stale` or `import_failed`."""
+
+    t: Literal["next"]
+
+
+class Stale(TypedDict):
+    """What was imported does not fit the next job, so another zygote is needed."""
+
+    t: Literal["stale"]
+    why: str
 
 
 class Ready(TypedDict):
@@ -117,8 +139,8 @@ class Stray(TypedDict):
     number: int
 
 
-ORDERS: dict[str, type] = kinds_of(StartRank, StartStore)
+ORDERS: dict[str, type] = kinds_of(StartRank, StartStore, ServeNext)
 """The messages from the agent to the spawner."""
 
-NEWS: dict[str, type] = kinds_of(Ready, ImportFailed, Started, StoreStarted, Storeless, Ended, Stray)
+NEWS: dict[str, type] = kinds_of(Ready, Stale, ImportFailed, Started, StoreStarted, Storeless, Ended, Stray)
 """The messages from the spawner to the agent."""

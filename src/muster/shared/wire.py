@@ -107,6 +107,11 @@ class LineReader:
         """The pieces of the line that is not complete yet."""
         self._size = 0
 
+    @property
+    def partial(self) -> bytes:
+        """The part of a line that has arrived without its end."""
+        return b"".join(self._parts)
+
     def feed(self, data: bytes) -> list[Any]:
         """Return the messages completed by `data`; each is any JSON value, still to be validated."""
         return [decode(line) for line in self.lines(data)]
@@ -158,9 +163,11 @@ class Writer:
         """The number of buffered bytes."""
         return len(self._buffer)
 
-    def drop(self) -> None:
-        """Discard the buffer, because the reader is gone."""
+    def drop(self) -> bytes:
+        """Discard the buffer, because the reader is gone or somebody else writes; returns what it held."""
+        held = bytes(self._buffer)
         self._buffer.clear()
+        return held
 
     def send(self, data: bytes) -> None:
         """Queue `data` and write what can be written now; raises BrokenPipeError if the reader is gone."""

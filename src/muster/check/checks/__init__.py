@@ -4,7 +4,7 @@ from __future__ import annotations
 
 QUICK = (
     "access",
-    "pods",
+    "pod_access",
     "system",
     "python",
     "same_torch",
@@ -35,7 +35,7 @@ QUICK = (
 )
 """The checks that take milliseconds, in the order in which findings of one severity are printed."""
 
-ASKED_BY_RUN = {"access", "pods", "earlier_jobs", "master", "reach", "own_name", "names", "launcher", "profile"}
+ASKED_BY_RUN = {"access", "pod_access", "earlier_jobs", "master", "reach", "own_name", "names", "launcher", "profile"}
 """Checks that `muster run` skips, because it detects the problem itself or works around it."""
 
 BEFORE_RUN = tuple(name for name in QUICK if name not in ASKED_BY_RUN)

@@ -27,14 +27,21 @@ def judge(cluster: Cluster) -> Findings:
                 what = f"{path} is read-only"
             else:
                 continue
-            command = f"du -xh {path} | sort -h | tail"
-            fix = Fix(say="shows what uses the space; remove what is not needed", command=command, on=name)
-            yield Finding("warning", (name,), what, SYMPTOM, fix, row=51)
+            yield Finding("warning", (name,), what, SYMPTOM, _fix(cluster, name, path, what), row=51)
     for machine in cluster.machines:
         if "disk" in machine.hung:
             what = "a file system does not respond: that of the working directory, the home directory or /tmp"
             fix = Fix(command="mount | grep -e nfs -e lustre -e fuse", on=machine.name, say="usually one of these")
             yield Finding("warning", (machine.name,), what, SILENT, fix, row=52)
+
+
+def _fix(cluster: Cluster, name: str, path: str, what: str) -> Fix:
+    if what.endswith("read-only"):
+        if cluster.wanted.pods:
+            return Fix(say=f"if the script writes there, mount an emptyDir or another volume at {path} of the pod")
+        return Fix(say="the kernel does this after an I/O error, which `dmesg` shows", command="dmesg | tail", on=name)
+    command = f"du -xh {path} | sort -h | tail"
+    return Fix(say="shows what uses the space; remove what is not needed", command=command, on=name)
 
 
 CHECK = Check(probe=files.disk, judge=judge)

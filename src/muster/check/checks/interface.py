@@ -9,7 +9,7 @@ from muster.check.cluster_facts import Cluster, Machine
 from muster.check.definition import Check
 from muster.check.finding import Finding, Findings, Fix
 from muster.check.fixes import unset
-from muster.shared.events import Interface
+from muster.shared.host_state import Interface
 
 GLOO = "Unable to find address for: {}, on one rank; the others: wait timeout after 12000ms"
 NCCL = "NCCL WARN Bootstrap : no socket interface found"

@@ -11,7 +11,7 @@ def table(answer: operating_system.System) -> dict[str, str]:
     """Facts for the report."""
     return {
         "Python": answer["python"],
-        "system": f"{answer['os']}, Linux {answer['kernel']}",
+        "system": ", ".join(filter(None, (answer["os"], f"Linux {answer['kernel']}"))),
         "CPUs": str(answer["cpus"]),
         "memory": size_text(answer["memory"], 2),
     }

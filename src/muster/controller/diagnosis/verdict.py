@@ -220,7 +220,7 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
             fix = out_of_memory_fix(end) if reason else fix
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
-        fix = "check that it is up and reachable, or run without it by removing it from -H"
+        fix = "check that it is up and reachable, or run without it"
         if loss.pod:
             fix = f"`kubectl describe pod {loss.pod}` may show more; with --spares N, other pods replace lost ones"
     return Verdict(

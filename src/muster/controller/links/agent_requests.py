@@ -17,6 +17,14 @@ class AgentRequests(ABC):
 
     @overload
     async def request(
+        self, do: Literal["renew"], *, limit: float, **fields: Unpack[requests.Renew]
+    ) -> replies.Renewed: ...
+    @overload
+    async def request(
+        self, do: Literal["memory"], *, limit: float, **fields: Unpack[requests.Memory]
+    ) -> replies.MemoryUse: ...
+    @overload
+    async def request(
         self, do: Literal["compare"], *, limit: float, **fields: Unpack[requests.Compare]
     ) -> replies.Comparison: ...
     @overload

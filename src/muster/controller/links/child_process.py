@@ -6,9 +6,11 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from muster.agent.rank_stdin import INHERITED
@@ -22,6 +24,48 @@ _LEAVE = 2.0
 """Seconds for a child to forward the last that was written to it."""
 
 _log = logging.getLogger("muster.child")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Handed:
+    """A child process that another process of this user has started, with our ends of its pipes."""
+
+    pid: int
+    born: str
+    descriptors: tuple[int, int, int]
+    unsent: bytes = b""
+    """What is still to be written to it."""
+
+
+class _HandedProcess:
+    """The part of subprocess.Popen that is possible for a process that is not our child."""
+
+    def __init__(self, pid: int, born: str) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._born = born
+
+    def poll(self) -> int | None:
+        """Whether it has ended; its exit code is not known."""
+        if self.returncode is None and birth(self.pid) != self._born:
+            self.returncode = -1
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        if self.poll() is None:
+            processes.kill([self.pid], number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float) -> None:
+        """Its new parent waits for it."""
 
 
 class StartedChild(Protocol):
@@ -71,35 +115,55 @@ class Child:
         on_closed: Callable[[], None],
         env: Mapping[str, str] | None = None,
         for_ranks: int | None = None,
+        by_socket: bool = False,
+        handed: Handed | None = None,
     ) -> None:
-        """Start the process; raises OSError if the program does not exist. `for_ranks` is the stdin of its ranks."""
-        if for_ranks is not None:
-            env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
-        with usual_limit():
-            # In its own session, so that Ctrl-C on the terminal reaches only the controller, which stops the agents.
-            self._process = subprocess.Popen(
-                argv,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=env,
-                start_new_session=True,
-                pass_fds=() if for_ranks is None else (for_ranks,),
-                bufsize=0,
-            )
-        _log.debug("started process %d: %s", self._process.pid, command_line(argv))
-        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
-        assert stdin is not None
-        assert stdout is not None
-        assert stderr is not None
+        """Start the process; raises OSError if the program does not exist. `for_ranks` is the stdin of its ranks.
+
+        Its stdin is a socket if `by_socket`, over which `give` works. A process that is `handed` over runs already.
+        """
+        self._process: subprocess.Popen[bytes] | _HandedProcess
+        if handed is None:
+            self._process, self._descriptors = _start(argv, env, for_ranks, by_socket)
+            _log.debug("started process %d: %s", self._process.pid, command_line(argv))
+        else:
+            self._process, self._descriptors = _HandedProcess(handed.pid, handed.born), handed.descriptors
         self._below: dict[int, str] = {}
-        self._files = (stdin, stdout, stderr)
+        self._is_closed = False
         self._loop = asyncio.get_running_loop()
-        os.set_blocking(stdin.fileno(), False)
-        self._writer = Writer(stdin.fileno(), lambda data: os.write(stdin.fileno(), data))
-        self._loop.add_reader(stdout.fileno(), self._read, stdout.fileno(), 1 << 18, on_data, on_closed)
+        stdin, stdout, stderr = self._descriptors
+        os.set_blocking(stdin, False)
+        self._writer = Writer(stdin, lambda data: os.write(stdin, data))
+        self._loop.add_reader(stdout, self._read, stdout, 1 << 18, on_data, on_closed)
         # A ControlMaster that ssh leaves behind keeps stderr open, so end of file on it is not significant.
-        self._loop.add_reader(stderr.fileno(), self._read, stderr.fileno(), 1 << 16, on_words, lambda: None)
+        self._loop.add_reader(stderr, self._read, stderr, 1 << 16, on_words, lambda: None)
+        if handed is not None:
+            self.send(handed.unsent)
+
+    def hand_over(self) -> Handed:
+        """Leave the process to another one, which gets its pipes; this object is of no further use."""
+        self._stop_watching()
+        self._is_closed = True
+        if isinstance(self._process, subprocess.Popen):
+            self._process.returncode = self._process.returncode or 0  # not ours any more, so nobody waits for it
+        pid = self._process.pid
+        return Handed(pid=pid, born=birth(pid), descriptors=self._descriptors, unsent=self._writer.drop())
+
+    def give(self, descriptor: int) -> bool:
+        """Send a descriptor to the process before what is sent next; False if its stdin is not a socket."""
+        if self._writer.pending:
+            return False
+        try:
+            with socket.socket(fileno=os.dup(self._descriptors[0])) as connection:
+                socket.send_fds(connection, [b"\n"], [descriptor])
+        except OSError:
+            return False
+        return True
+
+    def _stop_watching(self) -> None:
+        self._loop.remove_writer(self._writer.fd)
+        for descriptor in self._descriptors[1:]:
+            self._loop.remove_reader(descriptor)
 
     def _read(self, fd: int, size: int, on_data: Callable[[bytes], None], on_closed: Callable[[], None]) -> None:
         try:
@@ -114,7 +178,7 @@ class Child:
 
     def send(self, data: bytes = b"") -> None:
         """Write without blocking; if the child has exited, its stdout closes."""
-        if self._files[0].closed:
+        if self._is_closed:
             return
         try:
             self._writer.send(data)
@@ -142,19 +206,18 @@ class Child:
 
     def close(self, *, kill: bool) -> None:
         """Close the pipes, and kill the process if `kill`; otherwise it sees its stdin close."""
-        if self._files[0].closed:
+        if self._is_closed:
             return
-        self._loop.remove_writer(self._writer.fd)
-        for file in self._files[1:]:
-            self._loop.remove_reader(file.fileno())
+        self._is_closed = True
+        self._stop_watching()
         if kill and self._process.poll() is None:
             self._process.kill()
             try:
                 self._process.wait(1)
             except subprocess.TimeoutExpired:
                 pass  # it is stuck in the kernel, and nothing depends on it
-        for file in self._files:
-            file.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
 
     def leave(self) -> None:
         """Kill the child in a moment, so that it can forward what was written to it."""
@@ -168,3 +231,39 @@ class Child:
     def kill_descendants(self) -> None:
         """Kill the recorded descendants that are still alive."""
         processes.kill([pid for pid, born in self._below.items() if born and birth(pid) == born], signal.SIGKILL)
+
+
+def _start(
+    argv: Sequence[str], env: Mapping[str, str] | None, for_ranks: int | None, by_socket: bool
+) -> tuple[subprocess.Popen[bytes], tuple[int, int, int]]:
+    """Start a process; returns our ends of its pipes as well."""
+    if for_ranks is not None:
+        env = {**(os.environ if env is None else env), INHERITED: str(for_ranks)}
+    ours, theirs = socket.socketpair() if by_socket else (None, None)
+    try:
+        with usual_limit():
+            # In its own session, so that Ctrl-C on the terminal reaches only the controller, which stops the agents.
+            process = subprocess.Popen(
+                argv,
+                stdin=subprocess.PIPE if theirs is None else theirs.fileno(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                start_new_session=True,
+                pass_fds=() if for_ranks is None else (for_ranks,),
+                bufsize=0,
+            )
+    except BaseException:
+        if ours is not None:
+            ours.close()
+        raise
+    finally:
+        if theirs is not None:
+            theirs.close()
+    files = (ours or process.stdin, process.stdout, process.stderr)
+    descriptors: list[int] = []
+    for file in files:
+        assert file is not None
+        descriptors.append(os.dup(file.fileno()))
+        file.close()
+    return process, (descriptors[0], descriptors[1], descriptors[2])

@@ -33,6 +33,7 @@ class DialedLine(asyncio.Protocol):
     """A connection of a client, which becomes the connection of a link once the client has identified itself."""
 
     why_lost = "connection lost"
+    child = None
 
     def __init__(self, connector: DialedConnector) -> None:
         self._connector = connector

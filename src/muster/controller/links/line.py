@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from muster.errors import MusterError
+
+if TYPE_CHECKING:
+    from muster.controller.links.child_process import StartedChild
 
 
 class WayBack(Protocol):
@@ -33,6 +36,11 @@ class Line(Protocol):
 
     def close(self) -> None:
         """Drop the connection."""
+        ...
+
+    @property
+    def child(self) -> StartedChild | None:
+        """The process whose pipes are the connection; None for a socket."""
         ...
 
     def leave(self) -> None:

@@ -6,15 +6,16 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from muster.controller.debug_log import internal_error, log_event
 from muster.controller.events import Event
 from muster.controller.links.agent_requests import AgentRequests
+from muster.controller.links.handed_session import HandedSession
 from muster.controller.links.line import Line
 from muster.controller.links.link_lines import LinkLines
-from muster.controller.links.reported_ranks import check_counts, check_ranks
+from muster.controller.links.reported_ranks import check_counts, check_ranks, is_reply
 from muster.controller.links.time_limit import within
 from muster.engines.engine import AgentSpec
 from muster.errors import EXIT_MUSTER, HostError, MusterError
@@ -64,12 +65,15 @@ class AgentLink(AgentRequests):
         """The host's clock minus the controller's, in seconds, from the ping with the shortest round trip."""
         self.lost: LinkLost | None = None
         self.closing = False
+        self.is_kept = False
+        """Whether an earlier run has left the agent."""
         self._on_event = on_event
         self.on_text = on_text
         self.lines = LinkLines(spec.name, self._on_resumed)
         self.outage = 0.0
         """How long the last silence was, in seconds."""
-        self._lease = lease
+        self.lease = lease
+        """Seconds of silence after which the host is lost."""
         self._away = 0.0
         self._unacknowledged = 0
         self._pings: deque[tuple[int, float]] = deque()
@@ -101,18 +105,33 @@ class AgentLink(AgentRequests):
     async def open(self, line: Line, payload: bytes, limit: float) -> None:
         """Use a new connection: send the agent's code over it, and wait until the agent is up."""
         self.attach(line, payload)
-        await self.came_up(
-            limit,
-            HostError(
-                self.name,
-                f"no agent answered within {limit:.0f} s of logging in",
-                hint="check whether its home directory or its Python is on a file system that hangs",
-            ),
-        )
+        why = f"no agent answered within {limit:.0f} s of logging in"
+        hint = "check whether its home directory or its Python is on a file system that hangs"
+        await self.came_up(limit, HostError(self.name, why, hint=hint))
+
+    def continue_over(self, line: Line, session: HandedSession, facts: Up, next_id: int, ranks: Iterable[int]) -> None:
+        """Use the connection to an agent that is up, and that another process has served until now."""
+        self.lines.continue_over(line, session)
+        self.facts, self.is_kept = facts, True
+        self.ranks.update(ranks)
+        self._next_id = next_id
+        self._up.set_result(None)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether the agent is up and owes no reply, so that another process can serve it."""
+        is_up = bool(self.facts) and not self.lost and not self.closing
+        return is_up and self.lines.is_steady and not self._replies and self.silence < SUSPECT_AFTER
+
+    def hand_over(self) -> tuple[HandedSession, int]:
+        """Leave the agent to another process; returns its session and the last number of a request."""
+        self.closing = True
+        self._gone.set()
+        return self.lines.hand_over(), self._next_id
 
     def attach(self, line: Line, payload: bytes) -> None:
         """Use a connection, and send the agent's code over it."""
-        self.lines.attach(line, payload, self._lease)
+        self.lines.attach(line, payload, self.lease)
 
     async def came_up(self, limit: float, error: MusterError) -> None:
         """Wait until the agent has said what host it is on, or raise `error`."""
@@ -166,7 +185,7 @@ class AgentLink(AgentRequests):
             return
         try:
             for message in messages:
-                (self._on_reply if _is_reply(message) else self._on_message)(message)
+                (self._on_reply if is_reply(message) else self._on_message)(message)
         except ProtocolError as error:
             self._on_violation(error)
         except Exception as error:  # unexpected values must not end the job on the other hosts
@@ -184,16 +203,12 @@ class AgentLink(AgentRequests):
         if own is not None:
             own(message)
         else:
-            self._hand_on(message)
+            self.hand_on(message)
 
-    def _hand_on(self, event: Event) -> None:
+    def hand_on(self, event: Event) -> None:
+        """Publish an event of the host."""
         self._log_event(event)
         self._on_event(self, event)
-
-    def notice(self, why: str, left: float) -> None:
-        """The host is about to go away, as something other than its agent says; `left` is in seconds."""
-        if self.facts and not (self.lost or self.closing):
-            self._hand_on({"t": "notice", "why": why, "left": left})
 
     def _log_event(self, event: Event) -> None:
         log_event(self.name, event, self.our_time(event["time"]) if "time" in event else None)
@@ -283,18 +298,17 @@ class AgentLink(AgentRequests):
         if self.lost or self.closing or not self.facts:
             return
         silence = self.silence
-        if silence > self._lease:
-            what = f"its node {self.spec.node}" if self.spec.node else "it"
-            self.lose(f"no message from it for {silence:.0f} s; {what} is down or hung, or its network is cut")
+        if silence > self.lease:
+            self.lose(self.spec.why_silent(silence))
             return
-        if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self._lease / 3):
+        if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self.lease / 3):
             self.lines.reconnect()
         if silence > SUSPECT_AFTER and not self._suspected:
             self._suspected = True
-            self._hand_on({"t": "host", "state": "silent"})
+            self.hand_on({"t": "host", "state": "silent"})
         elif silence < SUSPECT_AFTER and self._suspected:
             self._suspected = False
-            self._hand_on({"t": "host", "state": "up"})
+            self.hand_on({"t": "host", "state": "up"})
 
     @property
     def silence(self) -> float:
@@ -363,7 +377,7 @@ class AgentLink(AgentRequests):
         self._replies.clear()
         self._gone.set()
         self.lines.close(leave=True)
-        self._hand_on({"t": "host", "state": "lost"})
+        self.hand_on({"t": "host", "state": "lost"})
 
     # --- shutdown -------------------------------------------------------------------------------------------
 
@@ -374,7 +388,3 @@ class AgentLink(AgentRequests):
             self.lines.send({"do": "bye", "id": 0, "code": code})
             await asyncio.wait([asyncio.ensure_future(self._gone.wait())], timeout=limit)
         self.lines.close()
-
-
-def _is_reply(message: Any) -> bool:
-    return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 
 from muster.controller.links.agent_package import agent_sources
+from muster.controller.links.handed_session import HandedSession
 from muster.controller.links.line import Line, WayBack
 from muster.shared.bootstrap import SOURCE_REQUEST
 from muster.shared.line_log import LineLog
@@ -54,6 +56,34 @@ class LinkLines:
             name, boxed, wait = self.name, self.way_back.boxed, self.way_back.wait
         terms = {"lease": lease, "name": name, "secret": self.secret, "boxed": boxed, "wait": wait}
         self.send({"do": "session", "id": 0, **terms})
+
+    def continue_over(self, line: Line, session: HandedSession) -> None:
+        """Use a connection that another process has handed over, and continue its session."""
+        self.line, self.way_back = line, line.way_back
+        self.name, self.secret, self.got = session["name"], session["secret"], session["got"]
+        self.sent.add(b64decode(session["kept"]))
+        self.sent.count = session["sent"]
+        self.reader = LineReader()
+        self.reader.lines(b64decode(session["partial"]))
+
+    def hand_over(self) -> HandedSession:
+        """What another process needs to continue this session over the connection that it gets."""
+        self.is_over = True
+        if self.way_back is not None:
+            self.way_back.end()
+        return {
+            "name": self.name,
+            "secret": self.secret,
+            "got": self.got,
+            "sent": self.sent.count,
+            "kept": b64encode(self.sent.kept).decode(),
+            "partial": b64encode(self.reader.partial).decode(),
+        }
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether there is one connection, and no attempt to replace it."""
+        return self.line is not None and self._new is None and not self.is_over
 
     def send(self, message: Mapping[str, object]) -> None:
         """Send a message, now or over the next connection."""

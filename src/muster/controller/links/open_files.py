@@ -79,3 +79,8 @@ def _lowest_free() -> int:
         return _MOST
     os.close(descriptor)
     return descriptor
+
+
+def usual_soft_limit() -> int:
+    """The soft limit before this process raised it."""
+    return _usual[0] if _usual else resource.getrlimit(resource.RLIMIT_NOFILE)[0]

@@ -59,7 +59,7 @@ class PipeLine:
         self._on_early_words = on_early_words
         self._words = Output(self._on_line)
         try:
-            self._child = start(
+            self.child = start(
                 command.argv,
                 on_data=link.on_data,
                 on_words=self._words.feed,
@@ -84,22 +84,22 @@ class PipeLine:
 
     def send(self, data: bytes) -> None:
         """Write without blocking."""
-        self._child.send(data)
+        self.child.send(data)
 
     def close(self) -> None:
         """Close the pipes; a local agent is not killed, because it sees that and ends its ranks before it exits."""
-        self._child.close(kill=self.command.remote)
+        self.child.close(kill=self.command.remote)
 
     def leave(self) -> None:
         """Close the pipes when what was sent has left, or after a moment."""
         if self.command.remote:
-            self._child.leave()
+            self.child.leave()
         else:
             self.close()
 
     async def explain(self, noise: str) -> MusterError:
         """Explain why the agent did not start."""
-        code = await self._child.exit_code(2.0)
+        code = await self.child.exit_code(2.0)
         return self._engine.explain(self.command, code, self._words.text.strip() or noise)  # nologin writes to stdout
 
     @property
@@ -131,16 +131,16 @@ class PipedConnector:
     async def connect(
         self, links: Sequence[AgentLink], payload: bytes, limit: float, on_failure: Callable[[HostError], None]
     ) -> None:
-        """Start an agent on every host concurrently; raises all failures together at the end."""
+        """Start the agents of these links concurrently; raises all failures together at the end."""
         require(3 * len(links))
         logins = asyncio.Semaphore(LOGINS_AT_ONCE)
 
         def begin(link: AgentLink, command: StartCommand) -> PipeLine:
-            if not self.gives_stdin or link is not links[0]:
+            if not self.gives_stdin or link.spec is not self.launch.agents[0]:
                 return self.line(link, command)
             stdin = os.dup(0)
             try:
-                start = partial(Child, for_ranks=stdin)
+                start = partial(Child, for_ranks=stdin, by_socket=True)
                 return PipeLine(link, self.launch.engine, command, self._on_early_words, start)
             finally:
                 os.close(stdin)
@@ -154,9 +154,8 @@ class PipedConnector:
                 on_failure(error)
                 raise
 
-        await all_or_errors(
-            [open_one(link, command) for link, command in zip(links, self.launch.commands, strict=True)]
-        )
+        commands = {command.agents[0].name: command for command in self.launch.commands}
+        await all_or_errors([open_one(link, commands[link.name]) for link in links])
 
     async def connect_one(self, link: AgentLink, command: StartCommand, payload: bytes, limit: float) -> None:
         """Start an agent again on one host that was lost or could not be reached before."""
@@ -169,7 +168,8 @@ class PipedConnector:
 
     def line(self, link: AgentLink, command: StartCommand) -> PipeLine:
         """Start the command of one agent."""
-        return PipeLine(link, self.launch.engine, command, self._on_early_words)
+        start = partial(Child, by_socket=command.agents[0].here)
+        return PipeLine(link, self.launch.engine, command, self._on_early_words, start)
 
     async def close(self) -> None:
         """Nothing to do: closing the links is enough."""

@@ -86,8 +86,8 @@ class BridgeLine:
         self._reconnect = reconnect
         self._resuming: Resuming | None = Resuming(link.lines, self, greeting=GREETING, on_bridge=self._on_bridge)
         start = reconnect.start
-        self._child = start(argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed)
-        self._child.send(bridge(link.lines.name))
+        self.child = start(argv, on_data=self._on_data, on_words=self._on_words, on_closed=self._on_closed)
+        self.child.send(bridge(link.lines.name))
 
     @property
     def has_asked(self) -> bool:
@@ -116,15 +116,15 @@ class BridgeLine:
 
     def send(self, data: bytes) -> None:
         """Write without blocking."""
-        self._child.send(data)
+        self.child.send(data)
 
     def close(self) -> None:
         """Drop the connection."""
-        self._child.close(kill=True)
+        self.child.close(kill=True)
 
     def leave(self) -> None:
         """Close the connection when what was sent has left, or after a moment."""
-        self._child.leave()
+        self.child.leave()
 
     async def explain(self, noise: str) -> HostError:
         """An agent behind a bridge was up before."""

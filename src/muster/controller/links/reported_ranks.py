@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import Any, cast
 
 from muster.shared.wire import ProtocolError
 
@@ -26,3 +26,8 @@ def check_ranks(message: Mapping[str, Any], ranks: Collection[int], what: str) -
         strange += set(map(str, named)) - set(map(str, ranks))
     if strange:
         raise ProtocolError(f"{what} is about rank {ascii(strange[0])[:20]}, which does not run there")
+
+
+def is_reply(message: Any) -> bool:
+    """Whether a message of an agent answers a request."""
+    return isinstance(message, dict) and "re" in message and type(cast("Any", message)["re"]) is int

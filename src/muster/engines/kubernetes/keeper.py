@@ -1,4 +1,4 @@
-"""Runs `kubectl proxy` for a job, and tells the agents in its pods that the controller was killed.
+"""Runs `kubectl proxy` for a job, and ends the agents in its pods if the controller was killed.
 
 An agent in a pod cannot distinguish a killed controller from a restart of the API server: its stdin ends in both cases.
 So this program holds a copy of every connection. If the controller closes its own end of `stdin` without having taken

@@ -15,9 +15,9 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from muster.engines.kubernetes import keeper
 from muster.engines.kubernetes.kubectl import explain_kubectl, find_kubectl
@@ -36,6 +36,8 @@ _LONGEST_ANSWER = 256 << 20
 """Maximum size of an answer, or of one line of a watch, in bytes."""
 
 _log = logging.getLogger("muster.kubernetes")
+
+Result = TypeVar("Result")
 
 
 class RequestError(Exception):
@@ -134,7 +136,7 @@ class Proxy:
         """The answer to a request, as JSON: GET, or POST if there is something to send; raises RequestError."""
         reader, writer = await self._ask(path, send)
         try:
-            return json.loads(await asyncio.wait_for(reader.read(), _REQUEST_LIMIT))
+            return json.loads(await within(_REQUEST_LIMIT, reader.read()))
         except (OSError, ValueError, asyncio.TimeoutError) as error:
             raise RequestError(0, f"the answer is not complete ({error})") from None
         finally:
@@ -165,7 +167,7 @@ class Proxy:
             raise RequestError(0, f"kubectl proxy does not answer ({error.strerror})") from None
         writer.write(head.encode() + body)
         try:
-            status, refusal = await asyncio.wait_for(_read_head(reader), _REQUEST_LIMIT)
+            status, refusal = await within(_REQUEST_LIMIT, _read_head(reader))
         except (OSError, IndexError, ValueError, asyncio.TimeoutError) as error:
             writer.close()
             raise RequestError(0, f"no answer ({error})") from None
@@ -200,6 +202,21 @@ def start_proxy() -> Proxy:
         return Proxy(make_short_folder() / f"kubectl-{secrets.token_hex(8)}", last)
     except OSError as error:
         raise MusterError(f"could not start kubectl proxy ({error.strerror})", hint="check /tmp") from None
+
+
+async def within(limit: float, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of `work`; asyncio.TimeoutError after `limit` seconds.
+
+    Unlike asyncio.wait_for before Python 3.12, it never loses a cancellation, after which the caller would not end.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        done, _ = await asyncio.wait([task], timeout=limit)
+        if not done:
+            raise asyncio.TimeoutError
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, str | None]:

@@ -56,6 +56,12 @@ class SubmittedJob:
         newest = max(items, key=lambda item: str(item["metadata"].get("creationTimestamp") or ""), default=None)
         return None if newest is None else _read(newest)
 
+    def exists(self) -> bool:
+        """Whether the job has not been deleted."""
+        from muster.engines.kubernetes.kubectl import ask_kubectl
+
+        return bool(ask_kubectl("get", self.kind, self.name, *self.where, "--ignore-not-found", "-o", "name").strip())
+
     def exec_argv(self, pod: str) -> tuple[str, ...]:
         """The command line that runs Muster's code from stdin in a pod."""
         command = (self.python, "-c", COMMAND)

@@ -30,6 +30,7 @@ from muster.engines.kubernetes.pod_reasons import (
 )
 from muster.engines.kubernetes.pod_watch import PodWatch
 from muster.engines.kubernetes.pods import Pod
+from muster.engines.kubernetes.proxy import within
 from muster.errors import HostError
 from muster.text import count
 
@@ -137,7 +138,7 @@ class PodProcess:
         except OSError:
             return None
         try:
-            await asyncio.wait_for(ended.wait(), _AGAIN_LIMIT)
+            await within(_AGAIN_LIMIT, ended.wait())
             return again.code or None
         except asyncio.TimeoutError:
             return None
@@ -234,7 +235,7 @@ class PodConnector(PipedConnector):
             if waited > patience:
                 raise self._late(link.name, reason, waited)
             try:
-                await asyncio.wait_for(news.wait(), max(0.1, patience - waited))
+                await within(max(0.1, patience - waited), news.wait())
             except asyncio.TimeoutError:
                 pass
         self._waiting.pop(link.name, None)
@@ -319,7 +320,7 @@ class PodConnector(PipedConnector):
             reason = why_ended(known, self._pods[link].container)
             why = reason.what if reason is not None else "its pod is being deleted"
             if self.launch.can_lack_hosts:
-                link.notice(why, left)
+                link.hand_on({"t": "notice", "why": why, "left": left})
             else:
                 self._on_text(link.name, f"{why}; Kubernetes ends it within {left:.0f} s")
 

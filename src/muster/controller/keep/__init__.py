@@ -1,0 +1,1 @@
+"""Agents that stay when their job has ended, so that the next run does not start new ones."""
