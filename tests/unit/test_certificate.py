@@ -63,3 +63,8 @@ def test_a_server_without_the_secret_is_refused():
 def test_the_token_does_not_contain_the_secret_and_differs_with_it():
     assert token_of(SECRET) == token_of(SECRET) != token_of(SECRET[::-1])
     assert SECRET[:16] not in token_of(SECRET)
+
+
+def test_a_secret_of_any_bytes_is_usable():
+    secret = b"\xff\xfe".decode(errors="surrogateescape") * 16  # as os.environ has it
+    assert greeting(make_server_context(secret)[0], authority_of(secret))

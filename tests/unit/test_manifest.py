@@ -155,12 +155,19 @@ class TestOverlay:
         assert list(pod["containers"][0])[:2] == ["name", "image"]
         kubernetes_validate.validate(documents(manifest_text(REQUEST, job))[-1], "1.33", strict=True)
 
-    def test_a_file_that_is_no_patch_is_named(self, tmp_path: Path):
+    @pytest.mark.parametrize("text", ["spec: [1, 2\n", "spec: \0", "\udcff"])
+    def test_a_file_that_is_no_patch_is_named(self, text: str, tmp_path: Path):
         overlay = tmp_path / "overlay.yaml"
-        overlay.write_text("spec: [1, 2\n")
+        overlay.write_text(text, errors="surrogateescape")
         with pytest.raises(UsageError, match=r"^--overlay .*overlay\.yaml: kubectl could not merge it"):
             with_overlay(job_object(REQUEST), str(overlay))
 
     def test_a_missing_file_is_named(self, tmp_path: Path):
         with pytest.raises(UsageError, match=r"could not read it \(no such file or directory\)"):
             with_overlay(job_object(REQUEST), str(tmp_path / "none.yaml"))
+
+
+def test_a_variable_with_the_name_token_does_not_replace_the_secret_of_the_pods() -> None:
+    request = replace(REQUEST, env={"token": "mine"})
+    data = next(yaml.safe_load_all(manifest_text(request, job_object(request))))["stringData"]
+    assert sorted(data.values()) == [request.token, "mine"]

@@ -93,8 +93,8 @@ def _reach(address: str, port: int) -> tuple[list[str], str]:
     """The numeric addresses of a host, if it listens on this port; otherwise why not."""
     try:
         found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)
-    except OSError as error:
-        return [], f"its name does not resolve yet ({error.strerror or error})"
+    except (OSError, UnicodeError) as error:  # a name such as `train-0..train` has no encoding
+        return [], f"its name does not resolve yet ({getattr(error, 'strerror', None) or error})"
     why = ""
     addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
     for each in addresses:

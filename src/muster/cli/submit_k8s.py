@@ -9,6 +9,7 @@ import re
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -42,9 +43,6 @@ _LONGEST_NAME = 40
 
 _ASK_LIMIT = 10
 """Seconds for the API server to say which kinds it knows."""
-
-_LARGEST_OVERLAY = 100_000
-"""Bytes; kubectl gets it as an argument, which Linux limits to 128 KB."""
 
 _ELSEWHERE = {
     "partition": ("--partition", "put the label of your queueing system into a file for --overlay"),
@@ -218,15 +216,19 @@ def _knows_jobset(place: tuple[str, str] | None) -> bool:
 def with_overlay(job: dict[str, Any], path: str) -> dict[str, Any]:
     """The Job with the fields of the user's file, which kubectl merges as it does in `kubectl patch`."""
     try:
-        text = read_user_file(path, most=_LARGEST_OVERLAY).decode()
+        patch = read_user_file(path)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise UsageError(
             f"--overlay {path}: could not read it ({why.lower()})", hint="give a YAML or JSON file"
         ) from None
-    argv = [find_kubectl(), "patch", "--local", "-f", "-", "--type=strategic", f"--patch={text}", "-o", "json"]
+    argv = [find_kubectl(), "patch", "--local", "-f", "-", "--type=strategic", "-o", "json"]
     try:
-        done = subprocess.run(argv, input=json.dumps(job).encode(), capture_output=True, timeout=60)
+        with tempfile.NamedTemporaryFile(prefix="muster-") as file:  # mode 0600; everybody can read arguments
+            file.write(patch)
+            file.flush()
+            argv.append(f"--patch-file={file.name}")
+            done = subprocess.run(argv, input=json.dumps(job).encode(), capture_output=True, timeout=60)
     except subprocess.TimeoutExpired:
         raise MusterError("kubectl did not merge --overlay within 60 s", hint="try again") from None
     if done.returncode:

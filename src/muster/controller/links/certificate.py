@@ -57,7 +57,7 @@ def authority_of(secret: str) -> str:
 
 def derived(secret: str, purpose: str) -> bytes:
     """32 bytes for one purpose, from which nobody can compute the secret or the bytes for another purpose."""
-    return hmac.digest(secret.encode(), f"muster {purpose}".encode(), "sha256")
+    return hmac.digest(secret.encode(errors="surrogateescape"), f"muster {purpose}".encode(), "sha256")
 
 
 def _derived_key(secret: str) -> EllipticCurvePrivateKey:

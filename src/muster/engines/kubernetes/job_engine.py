@@ -18,7 +18,7 @@ from muster.engines.engine import (
     StartCommand,
     can_lack_hosts,
 )
-from muster.engines.kubernetes.pod_environment import JOB_ID, PodJob, read_pod_job, token_in
+from muster.engines.kubernetes.pod_environment import JOB_ID, TOKEN, PodJob, read_pod_job, token_in
 from muster.errors import MusterError, UsageError
 from muster.hosts import Host
 from muster.job import JOB_ID as VALID_JOB_ID
@@ -33,6 +33,7 @@ class KubernetesJobEngine(Engine):
 
     name = "kubernetes-job"
     key_from = ("PET_NODE_RANK", "JOB_COMPLETION_INDEX", "RANK")
+    unset = (TOKEN,)  # ranks need not know it
     exits_with_job = True
     sigterm_is_notice = True
     missing_hint = "`kubectl get pods` shows pods that are Pending or have failed, and `kubectl describe pod` why"

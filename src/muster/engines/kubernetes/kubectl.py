@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 from collections.abc import Sequence
 
+from muster.engines.kubernetes.pod_reasons import Json, part
 from muster.errors import MusterError, UsageError
 
 _REQUEST_LIMIT = 20
@@ -45,6 +47,18 @@ def ask_kubectl(*words: str) -> str:
     if done.returncode:
         raise explain_kubectl(done.stderr.decode(errors="replace"))
     return done.stdout.decode(errors="replace")
+
+
+def ask_json(*words: str) -> Json:
+    """Run kubectl and return the object that it prints, which is empty if it prints nothing, or raise MusterError."""
+    text = ask_kubectl(*words, "-o", "json")
+    try:
+        return part(json.loads(text or "{}"))
+    except (ValueError, RecursionError):
+        raise MusterError(
+            f"the output of `kubectl {words[0]}` is not JSON",
+            hint=f"check that `kubectl {words[0]} {words[1]} -o json` prints nothing else",
+        ) from None
 
 
 def current_namespace() -> str:

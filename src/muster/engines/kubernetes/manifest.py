@@ -14,6 +14,9 @@ from muster.submit.batch_units import Memory
 _GROUP = "pods"
 """The name of the only group of pods of a JobSet."""
 
+_TOKEN_KEY = "muster-token"
+"""The key of the token in the Secret; no variable of --env, which are keys as well, has a name with a hyphen."""
+
 _STATE = "/var/lib/muster"
 """Where the job directory is in a pod: a volume, because the root file system may be read-only."""
 
@@ -80,7 +83,7 @@ def manifest_text(request: PodRequest, job: Json, *, jobset: bool = False) -> st
     metadata = {"name": request.name, "labels": labels}
     documents: list[Json] = []
     if request.nodes > 1 or request.env:
-        data = {**({"token": request.token} if request.nodes > 1 else {}), **request.env}
+        data = {**({_TOKEN_KEY: request.token} if request.nodes > 1 else {}), **request.env}
         documents.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data})
     if request.nodes > 1 and not jobset:
         service = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {LABEL: request.job_id}}
@@ -90,7 +93,7 @@ def manifest_text(request: PodRequest, job: Json, *, jobset: bool = False) -> st
     comments = {
         **{f"{inside}{path}": text for path, text in _COMMENTS.items()},
         "spec.clusterIP": "Headless: it only gives each pod a name.",
-        "stringData.token": "The pods trust each other because they share it.",
+        f"stringData.{_TOKEN_KEY}": "The pods trust each other because they share it.",
     }
     head = f"# Written by: {request.typed}\n"
     return head + "---\n".join(yaml_text(cast("Mapping[str, Value]", each), comments) for each in documents)
@@ -135,7 +138,7 @@ def _pod(request: PodRequest, *, jobset: bool) -> Json:
         ],
     }
     if request.nodes > 1:
-        secret = {"secretName": request.name, "items": [{"key": "token", "path": "token"}]}
+        secret = {"secretName": request.name, "items": [{"key": _TOKEN_KEY, "path": "token"}]}
         spec["volumes"].append({"name": "token", "secret": secret})
     return spec
 

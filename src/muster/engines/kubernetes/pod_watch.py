@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Sequence
 from urllib.parse import quote
 
@@ -12,7 +13,7 @@ from muster.engines.kubernetes.pods import Pod, read_pod
 from muster.engines.kubernetes.proxy import Proxy, RequestError
 
 _PAUSE = 1.0
-"""Seconds before the next try after an error."""
+"""Seconds before the next try if a list and its watch did not last as long."""
 
 _MOST_WATCHES = 8
 """Maximum number of pods that are watched one by one; more of them share a watch of their namespace."""
@@ -55,7 +56,9 @@ class PodWatch:
 
     async def _watch(self, path: str) -> None:
         """List and watch, again and again: a watch ends after some minutes, and when the API server restarts."""
+        version, was_allowed = "", False
         while True:
+            begin = time.monotonic()
             try:
                 version = await self._list(path)
                 self._set_answers(True)
@@ -63,17 +66,21 @@ class PodWatch:
                     if event.get("type") == "ERROR":
                         break  # most often the version is too old
                     self._take(event["object"], deleted=event.get("type") == "DELETED")
+                was_allowed = True
             except RequestError as error:
                 _log.info("watching pods: %s", error)
-                if error.status in (401, 403):
+                is_denied = error.status in (401, 403)
+                if is_denied and not was_allowed:
                     self.refusal = error
                     for name in self._names:
                         self._on_change(name)
                     return
-                self._set_answers(False)
-                await asyncio.sleep(_PAUSE)
+                # What was allowed before is denied for a moment while the API server starts.
+                was_allowed = was_allowed or version != ""
+                self._set_answers(is_denied)
             except (KeyError, TypeError, AttributeError) as error:
                 _log.warning("an event of the pod watch is not one: %r", error)
+            if time.monotonic() - begin < _PAUSE:  # a server that ends every watch at once is not asked all the time
                 await asyncio.sleep(_PAUSE)
 
     async def _list(self, path: str) -> str:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from muster.engines.kubernetes.kubectl import ask_kubectl, current_namespace
+from muster.engines.kubernetes.kubectl import ask_json, current_namespace
 from muster.engines.kubernetes.pod_reasons import (
     Json,
     is_leaving,
@@ -47,9 +46,9 @@ def find_pods(selector: str | None, chosen: Sequence[str], namespace: str | None
     """The pods with these labels, or with the names in `chosen`; asks the API server once."""
     where = ("-n", namespace) if namespace else ()
     which = ("-l", selector) if selector is not None else ("--ignore-not-found", *chosen)
-    answer = json.loads(ask_kubectl("get", "pods", *where, *which, "-o", "json") or '{"items": []}')
-    # One name gives a pod, several give a list.
-    items = parts(answer, "items") if "items" in answer else [part(answer)]
+    answer = ask_json("get", "pods", *where, *which)
+    # One name gives a pod, several give a list, and a name that does not exist gives nothing.
+    items = parts(answer, "items") if "items" in answer or not answer else [answer]
     if namespace is None:  # needed for errors only
         namespace = current_namespace() if len(items) < max(1, len(chosen)) else ""
     if selector is not None:

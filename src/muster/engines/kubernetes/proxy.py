@@ -73,9 +73,12 @@ class Proxy:
 
     async def up(self) -> None:
         """Wait until it listens, or raise MusterError."""
+        assert self._process.stderr is not None
         for _ in range(int(START_LIMIT / 0.01)):
             try:
                 with self.connect():
+                    # kubectl blocks when nobody reads the errors that it prints, one for each failed request.
+                    asyncio.get_running_loop().add_reader(self._process.stderr, self._read_words)
                     return
             except OSError:
                 pass
@@ -95,6 +98,12 @@ class Proxy:
         if data:
             self._said = (self._said + data)[-4000:]
             _log.debug("kubectl proxy: %s", data.decode(errors="replace").strip())
+        else:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        assert self._process.stderr is not None
+        asyncio.get_running_loop().remove_reader(self._process.stderr)
 
     def connect(self) -> socket.socket:
         """A new connection to the proxy; OSError if it does not listen."""
@@ -175,9 +184,13 @@ class Proxy:
             if self._process.poll() is not None:
                 break
             await asyncio.sleep(0.01)
-        else:
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.poll() != 0:  # the keeper does not end, or was killed and has left kubectl behind
+            try:
+                os.killpg(self._process.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
             self._process.wait()
+        self._stop_reading()
         assert self._process.stderr is not None
         self._process.stderr.close()
 

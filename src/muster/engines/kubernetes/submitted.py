@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,11 +49,10 @@ class SubmittedJob:
 
     def first_pod(self) -> FirstPod | None:
         """The pod of the controller; None if there is none, yet or any more."""
-        from muster.engines.kubernetes.kubectl import ask_kubectl  # few have such jobs
+        from muster.engines.kubernetes.kubectl import ask_json  # few have such jobs
 
         chosen = ("-l", f"{LABEL}={self.job_id},{_INDEX}=0")
-        answer: Any = json.loads(ask_kubectl("get", "pods", *self.where, *chosen, "-o", "json") or "{}")
-        items: list[Any] = answer.get("items") or []
+        items: list[Any] = ask_json("get", "pods", *self.where, *chosen).get("items") or []
         newest = max(items, key=lambda item: str(item["metadata"].get("creationTimestamp") or ""), default=None)
         return None if newest is None else _read(newest)
 

@@ -85,7 +85,7 @@ class Messages:
     def feed(self, data: bytes) -> Iterator[tuple[int | Literal["close"], bytes]]:
         """Yield each complete message with its channel, then `close` if the server ends the connection."""
         self._data += data
-        if not self.is_open and not self._read_head():
+        if not self.is_open and not self._read_head(at_end=not data):
             return
         while True:
             frame = self._read_frame()
@@ -99,12 +99,14 @@ class Messages:
                 self.replies += _frame(_PONG, payload)
             elif opcode in (0, 1, _BINARY):
                 self._partial += payload
+                if len(self._partial) > _LARGEST_FRAME:
+                    raise WebSocketError("a message is too large")
                 if is_last and self._partial:
                     message, self._partial = bytes(self._partial), bytearray()
                     yield message[0], message[1:]
 
-    def _read_head(self) -> bool:
-        """Whether the server has agreed; what follows a refusal is its reason."""
+    def _read_head(self, *, at_end: bool) -> bool:
+        """Whether the server has agreed; what follows a refusal is its reason, which may come later than the head."""
         head, found, rest = bytes(self._data).partition(b"\r\n\r\n")
         if not found:
             if len(self._data) > _LARGEST_HEAD:
@@ -113,6 +115,9 @@ class Messages:
         match = re.match(rb"HTTP/1\.\d (\d{3})", head)
         if match is None:
             raise WebSocketError("the answer to exec is not HTTP")
+        size = re.search(rb"(?i)\r\ncontent-length: *(\d{1,5})\r\n", head + b"\r\n")
+        if size is not None and len(rest) < int(size.group(1)) and not at_end:
+            return False
         self.status = int(match.group(1))
         if not self.is_open:
             self.refusal = reason_in(rest) or head.partition(b"\r\n")[0].decode(errors="replace")
@@ -144,7 +149,7 @@ def reason_in(body: bytes) -> str:
     start = body.find(b"{")
     try:
         message = part(json.loads(body[start : body.rfind(b"}") + 1])).get("message") if start >= 0 else None
-    except ValueError:
+    except (ValueError, RecursionError):
         message = None
     return str(message) if message else body.decode(errors="replace").strip()[:300]
 
@@ -161,5 +166,5 @@ def exit_code(status: bytes) -> tuple[int | None, str]:
         causes = parts(found, "details", "causes")
         code = next((int(cause["message"]) for cause in causes if cause.get("reason") == "ExitCode"), None)
         return code, "" if code is not None else str(found.get("message") or "")
-    except (ValueError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         return None, status.decode(errors="replace")[:300]

@@ -1,0 +1,67 @@
+"""Keeping `kubectl proxy` running, with a program in its place that only listens."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+from tests.waiting import wait_until
+
+from muster.engines.kubernetes.proxy import Proxy
+
+_KUBECTL = """\
+#!{python} -IS
+import os, socket, sys
+here = os.path.dirname(__file__)
+listener = socket.socket(socket.AF_UNIX)
+listener.bind(sys.argv[2].partition("=")[2])
+with open(here + "/pids", "w") as file:
+    file.write("%d %d" % (os.getpid(), os.getppid()))
+listener.listen()
+while True:
+    connection = listener.accept()[0]
+    connection.recv(65536)
+    os.write(2, b"E1118 nobody answers\\n" * 8000)
+    try:
+        connection.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n{{}}")
+    except OSError:
+        pass
+    connection.close()
+"""
+
+
+@pytest.fixture
+def proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Proxy:
+    program = tmp_path / "kubectl"
+    program.write_text(_KUBECTL.format(python=sys.executable))
+    program.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    return Proxy(tmp_path / "socket", b"")
+
+
+def test_errors_that_kubectl_prints_never_block_it(proxy: Proxy) -> None:
+    async def ask() -> None:
+        await proxy.up()
+        try:
+            for _ in range(3):
+                assert await proxy.get("/") == {}
+        finally:
+            await proxy.close()
+
+    asyncio.run(ask())
+
+
+def test_kubectl_ends_with_the_job_although_its_keeper_was_killed(proxy: Proxy, tmp_path: Path) -> None:
+    async def lose_keeper() -> int:
+        await proxy.up()
+        kubectl, keeper = map(int, (tmp_path / "pids").read_text().split())
+        os.kill(keeper, signal.SIGKILL)
+        await proxy.close()
+        return kubectl
+
+    kubectl = Path(f"/proc/{asyncio.run(lose_keeper())}/cmdline")
+    wait_until("the end of kubectl", lambda: not kubectl.exists() or not kubectl.read_bytes())

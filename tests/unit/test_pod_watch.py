@@ -1,0 +1,64 @@
+"""Watching pods through an API server that misbehaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, cast
+
+import pytest
+from tests.waiting import wait_until_async
+
+from muster.engines.kubernetes import pod_watch
+from muster.engines.kubernetes.pod_watch import PodWatch
+from muster.engines.kubernetes.pods import Pod
+from muster.engines.kubernetes.proxy import Proxy, RequestError
+
+
+class _EndsEveryWatch:
+    def __init__(self, denied: tuple[int, ...] = ()) -> None:
+        self.lists = 0
+        self._denied = denied
+
+    async def get(self, path: str) -> Any:
+        self.lists += 1
+        if self.lists in self._denied:
+            raise RequestError(403, "RBAC: not found")
+        return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+    async def lines(self, path: str) -> AsyncGenerator[Mapping[str, Any]]:
+        for event in ({"type": "ERROR"},):
+            yield event
+
+
+def _watch(server: _EndsEveryWatch) -> PodWatch:
+    pods = [Pod(name="a", namespace="default", container="main")]
+    return PodWatch(cast("Proxy", server), pods, lambda name: None, lambda answers: None)
+
+
+def test_a_server_that_ends_every_watch_at_once_is_asked_once_per_second() -> None:
+    async def watch() -> int:
+        server = _EndsEveryWatch()
+        watching = _watch(server)
+        for _ in range(100):
+            await asyncio.sleep(0.001)
+        await watching.close()
+        return server.lists
+
+    assert asyncio.run(watch()) <= 2
+
+
+@pytest.mark.parametrize(("denied", "is_refused"), [((1,), True), ((2, 3), False)])
+def test_only_a_user_who_never_may_watch_is_refused(
+    denied: tuple[int, ...], is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pod_watch, "_PAUSE", 0.001)
+
+    async def watch() -> bool:
+        server = _EndsEveryWatch(denied)
+        watching = _watch(server)
+        await wait_until_async("the answers", lambda: watching.refusal is not None or server.lists > 4)
+        await watching.close()
+        return watching.refusal is not None
+
+    assert asyncio.run(watch()) is is_refused
