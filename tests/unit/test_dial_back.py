@@ -148,6 +148,7 @@ def test_the_order_stays_out_of_the_agents_environment(tmp_path: Path):
             args=(),
             path=(),
             grace=1,
+            keep=False,
         )
         out: list[str] = []
         links[0]._on_event = lambda link, event: out.append(event.get("text", ""))

@@ -177,7 +177,7 @@ def test_the_qsub_of_slurm_is_not_taken_for_that_of_pbs(folder: Path):
 def test_without_a_scheduler_the_one_that_is_here_is_named(folder: Path, programs: tuple[str, ...], hint: str):
     for name in programs:
         program(folder, name, "echo 1\n")
-    check(submitted(folder, "train.py"), 2, "^no scheduler given, add --slurm or --pbs$", hint)
+    check(submitted(folder, "train.py"), 2, "^no scheduler given, add --slurm, --pbs or --k8s$", hint)
 
 
 def test_a_folder_that_cannot_be_written_is_reported(folder: Path):

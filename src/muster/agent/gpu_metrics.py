@@ -93,10 +93,10 @@ class Reader:
     def end(self) -> None:
         """Kill the child and discard its last reading."""
         if self._pid:
+            processes.kill_session(self._pid)  # including an nvidia-smi that it may wait for
             self.selector.unregister(self._read)
             os.close(self._read)
             os.close(self._ask)
-            processes.kill_session(self._pid)  # including an nvidia-smi that it may wait for
             self._pid = 0
         self.gpus, self.memory = [], {}
         self._begin_at = time.monotonic() + _TRY_AGAIN

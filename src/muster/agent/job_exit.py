@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
 import time
+
+from ..shared import light_signal as signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

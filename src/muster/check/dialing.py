@@ -8,8 +8,8 @@ from dataclasses import replace
 
 from muster.check.cluster_facts import Reach, Wanted
 from muster.controller.addresses import Offer, dial_targets, who_dials_whom
+from muster.controller.links.all_or_errors import all_or_errors
 from muster.controller.links.link import AgentLink, LinkLost
-from muster.controller.links.together import all_or_errors
 from muster.shared.replies import DialResult, Listening
 from muster.shared.requests import DialTarget
 

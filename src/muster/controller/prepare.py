@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from muster.controller import preflight, source_code
+from muster.controller.links.all_or_errors import all_or_errors
 from muster.controller.links.link import AgentLink
-from muster.controller.links.together import all_or_errors
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.job import Job

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from muster.controller import addresses
+from muster.controller.links.all_or_errors import all_or_errors
 from muster.controller.links.link import AgentLink
-from muster.controller.links.together import all_or_errors
 from muster.errors import HostError
 from muster.job import Job
 from muster.output.screen import Screen

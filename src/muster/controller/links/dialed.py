@@ -14,6 +14,7 @@ from pathlib import Path
 
 from muster.agent.connectivity import free_port
 from muster.controller.links.admission import Admission
+from muster.controller.links.all_or_errors import all_or_errors
 from muster.controller.links.certificate import make_server_context
 from muster.controller.links.child_process import Child
 from muster.controller.links.dial_order import order_text, token_of
@@ -21,7 +22,6 @@ from muster.controller.links.dialed_line import DialedLine
 from muster.controller.links.link import AgentLink
 from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.piped import Output
-from muster.controller.links.together import all_or_errors
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import ORDER_FILE, Launch, StartCommand
 from muster.errors import HostError, MusterError

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
+from muster.controller.links.all_or_errors import all_or_errors
 from muster.controller.links.child_process import Child, StartChild
 from muster.controller.links.link import AgentLink
 from muster.controller.links.open_files import require, start_hint
 from muster.controller.links.reconnect import Reconnect
-from muster.controller.links.together import all_or_errors
 from muster.engines.container.container import PULL_LIMIT, pull_in, too_slow_pull
 from muster.engines.engine import Engine, Launch, StartCommand
 from muster.errors import HostError, MusterError
