@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from pathlib import Path
 
 from muster.controller.keep.keep_client import KeptHost
-from muster.text import age, printable, size_text
+from muster.text import age, printable, size_text, tilde
 
 TITLES = ("KEPT HOST", "STATE", "MEMORY", "AGE", "ENDS IN", "PYTHON")
 
@@ -26,10 +26,5 @@ def _row(host: KeptHost, now: float) -> tuple[str, ...]:
         size_text(host.memory) if host.memory else "-",
         age(now - entry["begin"]),
         "-" if is_used else age(entry["idle_since"] + entry["keep"] - now),
-        printable(f"{_short(entry['python'])}{torch}"),
+        printable(f"{tilde(Path(entry['python']))}{torch}"),
     )
-
-
-def _short(path: str) -> str:
-    home = os.path.expanduser("~")
-    return f"~{path[len(home) :]}" if path.startswith(f"{home}/") else path
