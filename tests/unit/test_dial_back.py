@@ -26,6 +26,7 @@ from muster.controller.links.certificate import make_server_context
 from muster.controller.links.dialed import DialedConnector
 from muster.controller.links.link import AgentLink
 from muster.engines.engine import ORDER_FILE, AgentSpec, Choice, Engine, Launch, StartCommand
+from muster.engines.kubernetes.job_engine import KubernetesJobEngine
 from muster.errors import MusterError
 from muster.hosts import Host
 from muster.shared.wire import HEARTBEAT, VERSION
@@ -310,6 +311,14 @@ def test_an_agent_whose_connection_makes_room_for_others_dials_again_until_it_is
             assert agent.wait(60) == dial_back.NO_WAY
             assert agent.stderr is not None
             assert b"the controller rejected the agent on" in agent.stderr.read()
+
+
+def test_a_variable_that_is_set_but_empty_is_not_the_key_of_an_agent(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "argv", ["-c"])
+    monkeypatch.setenv("PET_NODE_RANK", "")
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "0")
+    order: Any = {"key_from": KubernetesJobEngine.key_from}
+    assert dial_back.own_key(order) == "0"
 
 
 def test_an_agent_whose_controller_has_ended_meanwhile_does_not_wait_for_it():

@@ -101,7 +101,7 @@ def own_key(order: Order) -> str:
     """This agent's key: from the command line, or from the launcher's variables."""
     if len(sys.argv) > 2:
         return sys.argv[2]
-    return next((os.environ[name] for name in order["key_from"] if name in os.environ), own_name())
+    return next((os.environ[name] for name in order["key_from"] if os.environ.get(name)), own_name())
 
 
 def hello(order: Order) -> dict[str, object]:
