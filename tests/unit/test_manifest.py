@@ -103,6 +103,12 @@ def test_a_failed_pod_does_not_delete_the_others_and_shared_memory_is_not_64_mb(
     assert pod["containers"][0]["resources"]["limits"] == {"amd.com/gpu": 8, "memory": "200Gi"}
 
 
+@pytest.mark.parametrize(("request_", "codes"), [(REQUEST, [119, 125]), (FULL, [125])])
+def test_a_pod_that_cannot_reach_the_first_one_ends_a_job_that_needs_all_pods(request_: PodRequest, codes: list[int]):
+    rule = job_object(request_)["spec"]["podFailurePolicy"]["rules"][0]
+    assert (rule["action"], rule["onExitCodes"]["values"]) == ("FailJob", codes)
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "engines" / "kubernetes.md"
 
 

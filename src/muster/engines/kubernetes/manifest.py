@@ -7,8 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from muster.agent.dial_back import NO_WAY
 from muster.engines.kubernetes.pod_environment import CONTAINER, JOB_ID, LABEL, PORT, TOKEN_FILE
 from muster.engines.kubernetes.yaml_text import Value, yaml_text
+from muster.errors import EXIT_MUSTER
 from muster.submit.batch_units import Memory
 
 _GROUP = "pods"
@@ -120,7 +122,9 @@ def _in_jobset(request: PodRequest, job: Json) -> Json:
 
 
 def _failure_rules(request: PodRequest) -> list[Json]:
-    exits = {"containerName": CONTAINER, "operator": "In", "values": [125]}
+    # A run that continues without a pod also continues without one that cannot reach it.
+    codes = [EXIT_MUSTER] if request.replaces_pods else [NO_WAY, EXIT_MUSTER]
+    exits = {"containerName": CONTAINER, "operator": "In", "values": codes}
     disrupted = {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     return [{"action": "FailJob", "onExitCodes": exits}, *([disrupted] if request.replaces_pods else ())]
 
@@ -169,7 +173,8 @@ def _container(request: PodRequest, *, jobset: bool) -> Json:
 _COMMENTS = {
     "backoffLimitPerIndex": "A pod that fails is not started again, and the others, with their logs, are not deleted.\n"
     "Every pod ends with the exit code of the run.",
-    "podFailurePolicy": "125: Muster failed, or a pod was lost. Pods that wait for the others need not start any more.",
+    "podFailurePolicy": "125: Muster failed, or a pod was lost; 119, if all pods are needed: one could not reach the "
+    "first.\nPods that wait for the others need not start any more.",
     "template.spec.terminationGracePeriodSeconds": "SIGTERM is a notice: ranks save, then Muster ends the pod.",
     "template.spec.containers.env": "PET_: torchrun's own variables, which Kubeflow sets as well.",
     "template.spec.volumes": "The default /dev/shm has 64 MB, too little for NCCL and data loaders.",
