@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from tests.waiting import wait_until
 
-from muster.engines.kubernetes.proxy import Proxy
+from muster.engines.kubernetes import proxy as proxy_module
+from muster.engines.kubernetes.proxy import Proxy, RequestError
 
 _KUBECTL = """\
 #!{python} -IS
@@ -24,7 +25,10 @@ with open(here + "/pids", "w") as file:
 listener.listen()
 while True:
     connection = listener.accept()[0]
-    connection.recv(65536)
+    asked = connection.recv(65536)
+    if b"/silent" in asked:
+        silent = connection
+        continue
     os.write(2, b"E1118 nobody answers\\n" * 8000)
     try:
         connection.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n{{}}")
@@ -53,6 +57,22 @@ def test_errors_that_kubectl_prints_never_block_it(proxy: Proxy) -> None:
             await proxy.close()
 
     asyncio.run(ask())
+
+
+def test_a_server_that_does_not_answer_is_reported_with_the_limit(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_module, "_REQUEST_LIMIT", 0.2)
+
+    async def ask() -> None:
+        await proxy.up()
+        try:
+            await proxy.get("/silent")
+        finally:
+            await proxy.close()
+
+    with pytest.raises(RequestError, match=r"no answer \(timeout after 0.2 s\)"):
+        asyncio.run(ask())
 
 
 def test_kubectl_ends_with_the_job_although_its_keeper_was_killed(proxy: Proxy, tmp_path: Path) -> None:

@@ -138,7 +138,7 @@ class Proxy:
         try:
             return json.loads(await within(_REQUEST_LIMIT, reader.read()))
         except (OSError, ValueError, asyncio.TimeoutError) as error:
-            raise RequestError(0, f"the answer is not complete ({error})") from None
+            raise RequestError(0, f"the answer is not complete ({_why(error)})") from None
         finally:
             writer.close()
 
@@ -170,7 +170,7 @@ class Proxy:
             status, refusal = await within(_REQUEST_LIMIT, _read_head(reader))
         except (OSError, IndexError, ValueError, asyncio.TimeoutError) as error:
             writer.close()
-            raise RequestError(0, f"no answer ({error})") from None
+            raise RequestError(0, f"no answer ({_why(error)})") from None
         if refusal is not None:
             writer.close()
             raise RequestError(status, refusal)
@@ -217,6 +217,11 @@ async def within(limit: float, work: Coroutine[Any, Any, Result]) -> Result:
         return task.result()
     finally:
         task.cancel()
+
+
+def _why(error: Exception) -> str:
+    """The text of an error; that of a timeout is empty."""
+    return str(error) or f"timeout after {_REQUEST_LIMIT:g} s"
 
 
 async def _read_head(reader: asyncio.StreamReader) -> tuple[int, str | None]:
