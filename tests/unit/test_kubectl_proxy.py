@@ -29,6 +29,10 @@ while True:
     if b"/silent" in asked:
         silent = connection
         continue
+    if b"&timeoutSeconds=1 " in asked:
+        connection.sendall(b'HTTP/1.0 200 OK\\r\\n\\r\\n{{"type": "ADDED"}}\\n')
+        silent = connection
+        continue
     os.write(2, b"E1118 nobody answers\\n" * 8000)
     try:
         connection.sendall(b"HTTP/1.0 200 OK\\r\\n\\r\\n{{}}")
@@ -73,6 +77,21 @@ def test_a_server_that_does_not_answer_is_reported_with_the_limit(
 
     with pytest.raises(RequestError, match=r"no answer \(timeout after 0.2 s\)"):
         asyncio.run(ask())
+
+
+def test_a_watch_over_a_dead_connection_ends_soon_after_its_limit(
+    proxy: Proxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(proxy_module, "_LATE", 0.1)
+
+    async def watch() -> list[object]:
+        await proxy.up()
+        try:
+            return [event["type"] async for event in proxy.lines("/?watch=1", 1)]
+        finally:
+            await proxy.close()
+
+    assert asyncio.run(watch()) == ["ADDED"]
 
 
 def test_kubectl_ends_with_the_job_although_its_keeper_was_killed(proxy: Proxy, tmp_path: Path) -> None:

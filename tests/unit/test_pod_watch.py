@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, cast
 
 import pytest
@@ -16,9 +16,12 @@ from muster.engines.kubernetes.proxy import Proxy, RequestError
 
 
 class _EndsEveryWatch:
-    def __init__(self, denied: tuple[int, ...] = ()) -> None:
+    def __init__(
+        self, denied: tuple[int, ...] = (), events: tuple[Mapping[str, Any], ...] = ({"type": "ERROR"},)
+    ) -> None:
         self.lists = 0
         self._denied = denied
+        self._events = events
 
     async def get(self, path: str) -> Any:
         self.lists += 1
@@ -26,14 +29,14 @@ class _EndsEveryWatch:
             raise RequestError(403, "RBAC: not found")
         return {"items": [], "metadata": {"resourceVersion": "1"}}
 
-    async def lines(self, path: str) -> AsyncGenerator[Mapping[str, Any]]:
-        for event in ({"type": "ERROR"},):
+    async def lines(self, path: str, limit: int) -> AsyncGenerator[Mapping[str, Any]]:
+        for event in self._events:
             yield event
 
 
-def _watch(server: _EndsEveryWatch) -> PodWatch:
+def _watch(server: _EndsEveryWatch, on_server: Callable[[bool], None] = lambda answers: None) -> PodWatch:
     pods = [Pod(name="a", namespace="default", container="main")]
-    return PodWatch(cast("Proxy", server), pods, lambda name: None, lambda answers: None)
+    return PodWatch(cast("Proxy", server), pods, lambda name: None, on_server)
 
 
 def test_a_server_that_ends_every_watch_at_once_is_asked_once_per_second() -> None:
@@ -62,3 +65,17 @@ def test_only_a_user_who_never_may_watch_is_refused(
         return watching.refusal is not None
 
     assert asyncio.run(watch()) is is_refused
+
+
+def test_a_watch_that_reaches_its_limit_begins_again_without_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pod_watch, "_PAUSE", 0.001)
+    said: list[bool] = []
+
+    async def watch() -> None:
+        server = _EndsEveryWatch(events=())
+        watching = _watch(server, said.append)
+        await wait_until_async("another watch", lambda: server.lists > 2)
+        await watching.close()
+
+    asyncio.run(watch())
+    assert said == []

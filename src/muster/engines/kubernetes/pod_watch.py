@@ -15,6 +15,9 @@ from muster.engines.kubernetes.proxy import Proxy, RequestError
 _PAUSE = 1.0
 """Seconds before the next try if a list and its watch did not last as long."""
 
+_WATCH_LIMIT = 240
+"""Seconds of one watch; the list before the next one also finds what a dead connection did not report."""
+
 _MOST_WATCHES = 8
 """Maximum number of pods that are watched one by one; more of them share a watch of their namespace."""
 
@@ -55,14 +58,14 @@ class PodWatch:
         self._tasks = [asyncio.ensure_future(self._watch(f"{base}?{query}")) for query in queries]
 
     async def _watch(self, path: str) -> None:
-        """List and watch, again and again: a watch ends after some minutes, and when the API server restarts."""
+        """List and watch, again and again: a watch ends after its limit, and when the API server restarts."""
         version, was_allowed = "", False
         while True:
             begin = time.monotonic()
             try:
                 version = await self._list(path)
                 self._set_answers(True)
-                async for event in self._proxy.lines(f"{path}&watch=1&resourceVersion={version}"):
+                async for event in self._proxy.lines(f"{path}&watch=1&resourceVersion={version}", _WATCH_LIMIT):
                     if event.get("type") == "ERROR":
                         break  # most often the version is too old
                     self._take(event["object"], deleted=event.get("type") == "DELETED")

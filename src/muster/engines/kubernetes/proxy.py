@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -31,6 +32,9 @@ START_LIMIT = 30.0
 
 _REQUEST_LIMIT = 20.0
 """Seconds for one request."""
+
+_LATE = 10.0
+"""Seconds after the limit of a watch in which its end arrives, unless the connection is dead."""
 
 _LONGEST_ANSWER = 256 << 20
 """Maximum size of an answer, or of one line of a watch, in bytes."""
@@ -142,12 +146,15 @@ class Proxy:
         finally:
             writer.close()
 
-    async def lines(self, path: str) -> AsyncGenerator[Mapping[str, Any]]:
-        """The events of a watch until it ends; raises RequestError."""
-        reader, writer = await self._ask(path, None)
+    async def lines(self, path: str, limit: int) -> AsyncGenerator[Mapping[str, Any]]:
+        """The events of a watch until the server ends it, after `limit` seconds at the latest; raises RequestError."""
+        reader, writer = await self._ask(f"{path}&timeoutSeconds={limit}", None)
+        end = time.monotonic() + limit + _LATE
         try:
-            while line := await reader.readline():
+            while line := await within(max(0.0, end - time.monotonic()), reader.readline()):
                 yield cast("Mapping[str, Any]", json.loads(line))
+        except asyncio.TimeoutError:
+            _log.info("a watch did not end after %d s, so its connection is dead", limit)
         except (OSError, ValueError) as error:
             raise RequestError(0, str(error)) from None
         finally:
