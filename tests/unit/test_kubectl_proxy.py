@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.waiting import wait_until
+from tests.waiting import wait_until_async
 
 from muster.engines.kubernetes import proxy as proxy_module
 from muster.engines.kubernetes.proxy import Proxy, RequestError
@@ -94,13 +94,15 @@ def test_a_watch_over_a_dead_connection_ends_soon_after_its_limit(
     assert asyncio.run(watch()) == ["ADDED"]
 
 
-def test_kubectl_ends_with_the_job_although_its_keeper_was_killed(proxy: Proxy, tmp_path: Path) -> None:
-    async def lose_keeper() -> int:
+def test_kubectl_ends_with_its_keeper_even_if_that_is_killed(proxy: Proxy, tmp_path: Path) -> None:
+    async def lose_keeper() -> None:
         await proxy.up()
         kubectl, keeper = map(int, (tmp_path / "pids").read_text().split())
+        command = Path(f"/proc/{kubectl}/cmdline")
         os.kill(keeper, signal.SIGKILL)
-        await proxy.close()
-        return kubectl
+        try:
+            await wait_until_async("the end of kubectl", lambda: not command.exists() or not command.read_bytes())
+        finally:
+            await proxy.close()
 
-    kubectl = Path(f"/proc/{asyncio.run(lose_keeper())}/cmdline")
-    wait_until("the end of kubectl", lambda: not kubectl.exists() or not kubectl.read_bytes())
+    asyncio.run(lose_keeper())

@@ -9,12 +9,16 @@ Started as `python keeper.py LAST SOCKET COMMAND …`, with the last message in 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import signal
 import socket
 import sys
 import time
+
+_LIBC = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 
 _LAST_LIMIT = 2.0
 """Seconds for the last messages to arrive."""
@@ -57,10 +61,23 @@ def main(last: bytes, path: str, argv: list[str]) -> None:
 
 
 def _start(argv: list[str]) -> int:
-    null = os.open(os.devnull, os.O_RDWR)
-    return os.posix_spawn(
-        argv[0], argv, os.environ, file_actions=[(os.POSIX_SPAWN_DUP2, null, each) for each in (0, 1)]
-    )
+    """Start the proxy, which ends with this process, also if that is killed."""
+    keeper = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    try:
+        if sys.platform == "linux":
+            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 0)
+        os.dup2(null, 1)
+        if os.getppid() == keeper:
+            os.execv(argv[0], argv)
+    except OSError as error:
+        os.write(2, f"error: could not run {argv[0]} ({error.strerror})\n".encode())
+    finally:
+        os._exit(1)
 
 
 def _say(last: bytes, fds: list[int]) -> None:

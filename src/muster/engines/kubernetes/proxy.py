@@ -191,7 +191,7 @@ class Proxy:
             if self._process.poll() is not None:
                 break
             await asyncio.sleep(0.01)
-        if self._process.poll() != 0:  # the keeper does not end, or was killed and has left kubectl behind
+        if self._process.poll() != 0:  # the keeper does not end, or was killed
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)
             except ProcessLookupError:
