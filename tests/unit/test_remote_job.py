@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from muster.cli import main
+from muster.cli.remote_commands import _forwarded  # pyright: ignore[reportPrivateUsage]
 from muster.cli.remote_order import JobOrder, prepared_here
 from muster.errors import HostError, RemoteJob
 from muster.hosts import Host, parse_hosts
@@ -229,3 +231,29 @@ def test_a_host_that_does_not_answer_is_named_in_time(tmp_path: Path, script: st
         remote.receive(1.0 if "exec sleep" in script else 20.0)
     assert raised.value.message == sentence
     assert time.monotonic() - begin < 20
+
+
+_FORWARDS = """\
+#!{python} -IS
+import os, signal, socket, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+(way,) = (word for word in sys.argv if word.startswith("-L"))
+os.write(2, b"lost connection to pod\\n" * 10000)
+with open(__file__ + ".pid", "w") as file:
+    file.write(str(os.getpid()))
+listener = socket.create_server(("127.0.0.1", int(way.split(":")[1])))
+time.sleep(60)
+"""
+
+
+def test_a_program_that_forwards_a_port_is_never_blocked_and_always_ended(tmp_path: Path):
+    program = tmp_path / "ssh"
+    program.write_text(_FORWARDS.format(python=sys.executable))
+    program.chmod(0o700)
+    place = replace(PLACE, ssh=(str(program),))
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    with _forwarded(place, port, 1):
+        process = Path("/proc", (tmp_path / "ssh.pid").read_text())
+        assert process.exists()
+    assert not process.exists()

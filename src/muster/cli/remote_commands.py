@@ -9,6 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Generator, Sequence
@@ -246,27 +247,32 @@ def _address(remote: RemotePython) -> tuple[int, str]:
 def _forwarded(place: RemotePlace, port: int, there: int) -> Generator[None]:
     """Forward a port of this machine to one of 127.0.0.1 on the host."""
     argv = _forward_argv(place, port, there)
-    process = subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
-    )
     program = os.path.basename(argv[0])
-    try:
-        deadline = time.monotonic() + _FORWARD_LIMIT
-        while not _answers(port):
-            if process.poll() is not None or time.monotonic() > deadline:
+    with tempfile.TemporaryFile() as errors:  # a pipe that nobody reads would block it
+        process = subprocess.Popen(
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, start_new_session=True
+        )
+        try:
+            deadline = time.monotonic() + _FORWARD_LIMIT
+            while not _answers(port):
+                if process.poll() is not None or time.monotonic() > deadline:
+                    errors.seek(0)
+                    said = errors.read(1 << 16).decode(errors="replace").strip().splitlines()[-1:]
+                    why = f" ({printable(said[0])})" if said else ""
+                    raise HostError(
+                        place.host.name,
+                        f"{program} could not forward port {port} to the dashboard there{why}",
+                        hint="run `muster dashboard` on that host, if it forbids forwarding",
+                    )
+                time.sleep(0.05)
+            yield
+        finally:
+            process.terminate()
+            try:
+                process.wait(2.0)
+            except subprocess.TimeoutExpired:
                 process.kill()
-                said = process.communicate()[1].decode(errors="replace").strip().splitlines()[-1:]
-                why = f" ({printable(said[0])})" if said else ""
-                raise HostError(
-                    place.host.name,
-                    f"{program} could not forward port {port} to the dashboard there{why}",
-                    hint="run `muster dashboard` on that host, if it forbids forwarding",
-                )
-            time.sleep(0.05)
-        yield
-    finally:
-        process.terminate()
-        process.communicate()
+                process.wait()
 
 
 def _forward_argv(place: RemotePlace, port: int, there: int) -> tuple[str, ...]:
