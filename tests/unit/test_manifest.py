@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 import shutil
 from dataclasses import replace
@@ -14,10 +16,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.cli import main, submit_k8s
 from muster.cli.submit_k8s import with_overlay
 from muster.engines.kubernetes.manifest import PodRequest, job_object, manifest_text
 from muster.engines.kubernetes.yaml_text import yaml_text
-from muster.errors import UsageError
+from muster.errors import EXIT_MUSTER, UsageError
 from muster.submit.batch_units import Memory
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -177,3 +180,25 @@ def test_a_variable_with_the_name_token_does_not_replace_the_secret_of_the_pods(
     request = replace(REQUEST, env={"token": "mine"})
     data = next(yaml.safe_load_all(manifest_text(request, job_object(request))))["stringData"]
     assert sorted(data.values()) == [request.token, "mine"]
+
+
+def test_a_job_that_is_submitted_but_not_recorded_is_one_sentence_with_the_command_that_deletes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def disk_is_full(folder: Path, place: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    kubectl = tmp_path / "kubectl"
+    kubectl.write_text("#!/bin/sh\nexit 0\n")
+    kubectl.chmod(0o700)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(submit_k8s, "write_place", disk_is_full)
+    monkeypatch.chdir(tmp_path)
+    assert main(["submit", "--k8s", "-n", "ml", "--image", "i", "train.py"]) == EXIT_MUSTER
+    said = capsys.readouterr().err
+    (manifest,) = tmp_path.glob("train-*.yaml")
+    assert (
+        f"submitted jobset {manifest.stem}, but could not record it on this machine (No space left on device)" in said
+    )
+    assert f"`kubectl delete -n ml -f {manifest.name}`" in said

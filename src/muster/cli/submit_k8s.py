@@ -79,13 +79,21 @@ def submit_to_kubernetes(options: argparse.Namespace, line: CommandLine) -> int:
         python=_python(options.venv),
     )
     file = _create(text, request.name, submitted)
-    _keep(request, submitted, line.script)
     job, there = short_id(request.job_id), f" -n {namespace}" if namespace else ""
+    delete = f"kubectl delete{there} -f {file.name}"
+    try:
+        _keep(request, submitted, line.script)
+    except (MusterError, OSError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise MusterError(
+            f"submitted {submitted.kind} {request.name}, but could not record it on this machine ({why})",
+            hint=f"delete it with `{delete}`",
+        ) from None
     steps = [
         (f"muster logs -f {job}", "follow its output, once its first pod runs"),
         (f"muster stop {job}", "stop it"),
         (f"kubectl get pods{there} -l muster/job={request.job_id}", "show its pods, also those that wait"),
-        (f"kubectl delete{there} -f {file.name}", "remove it with its pods and their logs"),
+        (delete, "remove it with its pods and their logs"),
     ]
     width = max(len(step) for step, _ in steps)
     said = [f"submitted {submitted.kind} {request.name} to namespace {place[1]}; its manifest is {file.name}"]
