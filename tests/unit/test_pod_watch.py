@@ -79,3 +79,17 @@ def test_a_watch_that_reaches_its_limit_begins_again_without_a_message(monkeypat
 
     asyncio.run(watch())
     assert said == []
+
+
+def test_another_pod_of_the_selector_is_used_in_the_same_context() -> None:
+    async def others() -> list[Pod]:
+        watching = _watch(_EndsEveryWatch())
+        watching.pods["b"] = {
+            "metadata": {"name": "b", "namespace": "default"},
+            "spec": {"containers": [{"name": "main"}]},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]},
+        }
+        await watching.close()
+        return watching.others(Pod(name="a", namespace="default", container="main", selector="app=x", context="prod"))
+
+    assert [(pod.name, pod.context) for pod in asyncio.run(others())] == [("b", "prod")]

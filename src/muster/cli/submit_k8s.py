@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from muster.api.run_options import check_env_files, spec_of
 from muster.api.torchrun_options import refuse
 from muster.cli import run
-from muster.engines.kubernetes.kubectl import ask_kubectl, explain_kubectl, find_kubectl
+from muster.engines.kubernetes.kubectl import ask_kubectl, current_context, explain_kubectl, find_kubectl
 from muster.engines.kubernetes.manifest import PodRequest, job_object, manifest_text
 from muster.engines.kubernetes.submitted import SubmittedJob
 from muster.errors import MusterError, UsageError
@@ -200,10 +200,7 @@ def _python(venv: str | None) -> str:
 def _place(namespace: str | None) -> tuple[str, str]:
     """The context and the namespace of kubectl; inside a cluster there is no context."""
     find_kubectl()
-    try:
-        context = ask_kubectl("config", "current-context").strip()
-    except MusterError:
-        context = ""
+    context = current_context()
     if namespace:
         return context, namespace
     chosen = ask_kubectl("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() if context else ""

@@ -276,7 +276,7 @@ class PodConnector(PipedConnector):
             used = self._links.get(other.name)
             if used is None or used.lost:
                 _log.info("pod %s takes the place of %s", other.name, pod.name)
-                argv = tuple(other.name if word == pod.name else word for word in command.argv)
+                argv = (*other.exec_argv("-i", "-q"), *command.argv[command.argv.index("--") + 1 :])
                 return replace(command, argv=argv, bridges=(argv,), pod=other)
         return command
 

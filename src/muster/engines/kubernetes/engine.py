@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +15,7 @@ from muster.engines.engine import (
     StartCommand,
     can_lack_hosts,
 )
-from muster.engines.kubernetes.kubectl import FORBIDDEN, exec_argv, missing_rule
+from muster.engines.kubernetes.kubectl import FORBIDDEN, current_context, missing_rule
 from muster.engines.kubernetes.pods import Pod, find_pods
 from muster.engines.kubernetes.proxy import Proxy, start_proxy
 from muster.errors import HostError, MusterError, UsageError
@@ -39,8 +40,9 @@ class KubernetesEngine(Engine):
                 "--engine kubernetes needs pods", hint="add `--pods SELECTOR`, such as app=train, or `-H pod/NAME`"
             )
         typed = spec.hosts or ()
-        proxy = start_proxy()  # it takes as long as finding the pods
-        pods = find_pods(spec.pods, [host.pod for host in typed], spec.namespace, spec.pod_container)
+        context = current_context()  # once: the user may switch to another cluster while the job runs
+        proxy = start_proxy(context)  # it takes as long as finding the pods
+        pods = find_pods(spec.pods, [host.pod for host in typed], spec.namespace, spec.pod_container, context)
         hosts = typed if spec.pods is None else tuple(Host(name=pod.label, pod=pod.name) for pod in pods)
         return PodChoice(engine=self, hosts=hosts, said=_said(spec, pods), pods=_by_name(pods), proxy=proxy)
 
@@ -50,7 +52,7 @@ class KubernetesEngine(Engine):
         commands: list[StartCommand] = []
         for host in choice.hosts:
             pod = choice.pods[host.pod]
-            argv = exec_argv(pod.namespace, pod.name, pod.container, (_python(spec, host), "-c", PIPED_AGENT))
+            argv = (*pod.exec_argv("-i", "-q"), _python(spec, host), "-c", PIPED_AGENT)
             agent = AgentSpec(host=host, name=host.name, node=pod.node)
             commands.append(StartCommand(argv=argv, agents=(agent,), bridges=(argv,), pod=pod))
         can_lack = can_lack_hosts(spec)
@@ -90,7 +92,7 @@ class PodLaunch(Launch):
 
 def login_argv(pod: Pod) -> tuple[str, ...]:
     """What to type before a command line, as one word, to run it in a pod."""
-    return ("kubectl", "exec", "-n", pod.namespace, pod.name, "-c", pod.container, "--", "sh", "-c")
+    return (*pod.exec_argv(), "sh", "-c")
 
 
 def explain_exec(command: StartCommand, code: int | None, text: str) -> HostError:
@@ -120,7 +122,7 @@ def explain_exec(command: StartCommand, code: int | None, text: str) -> HostErro
             name, f"its container {pod.container} is not running", hint=f"see `kubectl describe pod {pod.name}`"
         )
     how = "exec did not start the agent" if code is None else f"exec ended with code {code} before the agent started"
-    try_it = f"check that `{' '.join(login_argv(pod)[:-2])} {python} --version` works from here"
+    try_it = f"check that `{shlex.join((*pod.exec_argv(), python, '--version'))}` works from here"
     return HostError(name, f"{how}: {last}" if last else how, hint=try_it)
 
 

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-from collections.abc import Sequence
 
 from muster.engines.kubernetes.pod_reasons import Json, part
 from muster.errors import MusterError, UsageError
@@ -30,9 +29,9 @@ def find_kubectl() -> str:
     return found
 
 
-def exec_argv(namespace: str, pod: str, container: str, command: Sequence[str]) -> tuple[str, ...]:
-    """The command line that runs a command in a pod, with its stdin and stdout."""
-    return ("kubectl", "exec", "-i", "-q", "-n", namespace, pod, "-c", container, "--", *command)
+def where_options(context: str, namespace: str | None) -> tuple[str, ...]:
+    """The options of kubectl that choose cluster and namespace."""
+    return (*(("--context", context) if context else ()), *(("-n", namespace) if namespace else ()))
 
 
 def ask_kubectl(*words: str) -> str:
@@ -61,10 +60,19 @@ def ask_json(*words: str) -> Json:
         ) from None
 
 
-def current_namespace() -> str:
-    """The namespace that kubectl uses if none is given."""
+def current_context() -> str:
+    """The context that kubectl uses if none is given; empty inside a cluster, where it needs none."""
     try:
-        return ask_kubectl("config", "view", "--minify", "-o", "jsonpath={..namespace}").strip() or "default"
+        return ask_kubectl("config", "current-context").strip()
+    except MusterError:
+        return ""
+
+
+def current_namespace(context: str) -> str:
+    """The namespace that kubectl uses in a context if none is given."""
+    words = ("config", "view", "--minify", "-o", "jsonpath={..namespace}", *where_options(context, None))
+    try:
+        return ask_kubectl(*words).strip() or "default"
     except MusterError:  # in a pod there may be no configuration
         return "default"
 

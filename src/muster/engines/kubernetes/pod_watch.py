@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from urllib.parse import quote
 
 from muster.engines.kubernetes.pod_reasons import Json, Reason, is_over, is_running, name_of, part, why_ended
@@ -120,7 +121,7 @@ class PodWatch:
     def others(self, pod: Pod) -> list[Pod]:
         """Other pods with the same labels that run; first those that have the same place in their Job."""
         found = [
-            read_pod(other, pod.container, pod.selector)
+            replace(read_pod(other, pod.container, pod.selector), context=pod.context)
             for name, other in self.pods.items()
             if pod.selector and name != pod.name and name not in self.deleted and is_running(other, pod.container)
         ]

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from muster.engines.kubernetes.kubectl import ask_json, current_namespace
+from muster.engines.kubernetes.kubectl import ask_json, current_namespace, where_options
 from muster.engines.kubernetes.pod_reasons import (
     Json,
     is_leaving,
@@ -40,20 +40,31 @@ class Pod:
     """The labels by which it was found; empty if by its name."""
     is_running: bool = False
     """Whether its container ran when it was found."""
+    context: str = ""
+    """The context of kubectl in which it was found; empty inside a cluster."""
+
+    def exec_argv(self, *options: str) -> tuple[str, ...]:
+        """The command line that runs what follows it in this pod."""
+        where = where_options(self.context, self.namespace)
+        return ("kubectl", "exec", *options, *where, self.name, "-c", self.container, "--")
 
 
-def find_pods(selector: str | None, chosen: Sequence[str], namespace: str | None, container: str | None) -> list[Pod]:
+def find_pods(
+    selector: str | None, chosen: Sequence[str], namespace: str | None, container: str | None, context: str = ""
+) -> list[Pod]:
     """The pods with these labels, or with the names in `chosen`; asks the API server once."""
-    where = ("-n", namespace) if namespace else ()
+    where = where_options(context, namespace)
     which = ("-l", selector) if selector is not None else ("--ignore-not-found", *chosen)
     answer = ask_json("get", "pods", *where, *which)
     # One name gives a pod, several give a list, and a name that does not exist gives nothing.
     items = parts(answer, "items") if "items" in answer or not answer else [answer]
     if namespace is None:  # needed for errors only
-        namespace = current_namespace() if len(items) < max(1, len(chosen)) else ""
+        namespace = current_namespace(context) if len(items) < max(1, len(chosen)) else ""
     if selector is not None:
-        return read_selected(items, selector, namespace, container)
-    return read_named(items, chosen, namespace, container)
+        found = read_selected(items, selector, namespace, container)
+    else:
+        found = read_named(items, chosen, namespace, container)
+    return [replace(pod, context=context) for pod in found]
 
 
 def read_selected(items: Sequence[Json], selector: str, namespace: str, container: str | None) -> list[Pod]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from muster.engines.kubernetes import keeper
-from muster.engines.kubernetes.kubectl import explain_kubectl, find_kubectl
+from muster.engines.kubernetes.kubectl import explain_kubectl, find_kubectl, where_options
 from muster.engines.kubernetes.websocket import close_frame, frames, reason_in
 from muster.errors import EXIT_MUSTER, MusterError
 from muster.home import make_short_folder
@@ -56,13 +56,13 @@ class RequestError(Exception):
 class Proxy:
     """A running `kubectl proxy`, and the program that keeps it."""
 
-    def __init__(self, path: Path, last: bytes) -> None:
+    def __init__(self, path: Path, last: bytes, context: str = "") -> None:
         """Start it; `path` is for its socket, `last` is what the agents get if this process is killed."""
         self.path = path
         path.unlink(missing_ok=True)
         self._socket, theirs = socket.socketpair(socket.AF_UNIX)
         # Its filter for paths would refuse exec; its filter for hosts still accepts only localhost.
-        command = (find_kubectl(), "proxy", f"--unix-socket={path}", "--reject-paths=^$")
+        command = (find_kubectl(), "proxy", f"--unix-socket={path}", "--reject-paths=^$", *where_options(context, None))
         with theirs:
             self._process = subprocess.Popen(
                 (sys.executable, "-I", "-S", keeper.__file__, last.hex(), str(path), *command),
@@ -202,11 +202,11 @@ class Proxy:
         self._process.stderr.close()
 
 
-def start_proxy() -> Proxy:
-    """Start a proxy with a socket that only this user can reach."""
+def start_proxy(context: str) -> Proxy:
+    """Start a proxy to the cluster of a context, with a socket that only this user can reach."""
     last = frames(encode({"do": "bye", "id": 0, "code": EXIT_MUSTER})) + close_frame()
     try:
-        return Proxy(make_short_folder() / f"kubectl-{secrets.token_hex(8)}", last)
+        return Proxy(make_short_folder() / f"kubectl-{secrets.token_hex(8)}", last, context)
     except OSError as error:
         raise MusterError(f"could not start kubectl proxy ({error.strerror})", hint="check /tmp") from None
 

@@ -45,11 +45,13 @@ class SubmittedJob:
     @property
     def where(self) -> tuple[str, ...]:
         """The options of kubectl that choose cluster and namespace."""
-        return (*(("--context", self.context) if self.context else ()), "-n", self.namespace)
+        from muster.engines.kubernetes.kubectl import where_options  # few have such jobs
+
+        return where_options(self.context, self.namespace)
 
     def first_pod(self) -> FirstPod | None:
         """The pod of the controller; None if there is none, yet or any more."""
-        from muster.engines.kubernetes.kubectl import ask_json  # few have such jobs
+        from muster.engines.kubernetes.kubectl import ask_json
 
         chosen = ("-l", f"{LABEL}={self.job_id},{_INDEX}=0")
         items: list[Any] = ask_json("get", "pods", *self.where, *chosen).get("items") or []
