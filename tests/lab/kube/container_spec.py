@@ -87,6 +87,9 @@ def _mount(volume: Json, path: str, lookup: Lookup) -> str:
     lines = [f"mkdir -p {target}", f"mount -t tmpfs -o mode=1777,size={size} volume {target}"]
     for kind, resource, named in (("secret", "secrets", "secretName"), ("configMap", "configmaps", "name")):
         if kind in volume:
-            for key, data in _data(resource, volume[kind][named], lookup).items():
-                lines.append(f"printf %s {base64.b64encode(data).decode()} | base64 -d > {target}/{shlex.quote(key)}")
+            data = _data(resource, volume[kind][named], lookup)
+            items = volume[kind].get("items") or [{"key": key, "path": key} for key in data]
+            for item in items:
+                text = base64.b64encode(data[item["key"]]).decode()
+                lines.append(f"printf %s {text} | base64 -d > {target}/{shlex.quote(item['path'])}")
     return "\n".join(lines)
