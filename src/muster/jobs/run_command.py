@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from muster.environment import SECRET_NAME
 from muster.errors import MusterError, UsageError
+from muster.home import not_written
 from muster.jobs.kept_files import read_regular
 from muster.spec import RunSpec
 from muster.text import names
@@ -81,11 +82,14 @@ class RunCommand:
         return [name for name in self.secrets if name not in own]
 
     def write(self, folder: Path) -> None:
-        """Write it to a job directory, for this user only."""
+        """Write it to a job directory, for this user only; fails if nothing can be written there."""
         data = {**asdict(self), "argv": _without_secrets(self.argv)}
-        descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(descriptor, "w") as file:
-            json.dump(data, file)
+        try:
+            descriptor = os.open(folder / _FILE, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+            with open(descriptor, "w") as file:
+                json.dump(data, file)
+        except OSError as error:
+            raise not_written(folder, error) from None
 
     @classmethod
     def read(cls, folder: Path) -> RunCommand | None:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.controller.monitor.job_status import JobStatus
-from muster.errors import MusterError
+from muster.home import not_written
 from muster.jobs.location import STATE
 from muster.output.log_files import LogFiles
 from muster.plan import Plan
-from muster.text import tilde
 
 if TYPE_CHECKING:
     from muster.jobs.state import JobState
@@ -58,10 +57,7 @@ class JobFiles:
         try:
             (folder / "plan.json").write_text(json.dumps(plan.as_data(), indent=1))
         except OSError as error:
-            raise MusterError(
-                f"could not write to {tilde(folder)}: {(error.strerror or str(error)).lower()}",
-                hint="free some space there, or set XDG_STATE_HOME to another directory",
-            ) from None
+            raise not_written(folder, error) from None
 
     def _write(self, state: JobState) -> None:
         self._logs.replace(self._path, lambda: json.dumps(state.as_data()).encode())
