@@ -69,8 +69,6 @@ class AttemptRunner(ABC):
         self.requeue = parts.requeue
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
-        self.has_stopped = False
-        """Whether all that the last attempt started has ended."""
 
     @property
     def is_running(self) -> bool:
@@ -105,7 +103,6 @@ class AttemptRunner(ABC):
         attempt.is_expected = self.requeue.expects
         parts.observers.begin_attempt(plan, number, swaps)
         watching = parts.observers.watch(attempt)
-        self.has_stopped = False
         try:
             await self._agents.start(plan, number, self.on_loss)
             parts.timeline.note(f"attempt {number}: ranks started")
@@ -162,4 +159,3 @@ class AttemptRunner(ABC):
                 self._screen.warning(f"{host}: could not kill process {which}, blocked in the kernel (disk or driver)")
         if self._stuck and self.attempt is not None:
             self.attempt.stuck, self._status.stuck = True, tuple(self._stuck)
-        self.has_stopped = not self._stuck

@@ -361,8 +361,7 @@ class Controller:
         try:
             await recovery.close()
             if recovery.attempt is not None:
-                if not recovery.has_stopped:
-                    await recovery.stop_ranks()
+                await recovery.stop_ranks()
                 recovery.waiting_for = self.results.progress if self.job.spec.fetch else None
                 await self.results.copy(self.results.sources(self.agents, is_elastic=recovery.is_elastic))
         finally:
