@@ -7,7 +7,6 @@ import stat
 from pathlib import Path
 
 from muster.errors import MusterError
-from muster.text import tilde
 
 
 def state_folder() -> Path:
@@ -50,11 +49,3 @@ def make_short_folder() -> Path:
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise PermissionError(None, f"{folder} is not a directory of this user alone")
     return folder
-
-
-def not_written(folder: Path, error: OSError) -> MusterError:
-    """The error for a job directory in which nothing can be written."""
-    return MusterError(
-        f"could not write to {tilde(folder)}: {(error.strerror or str(error)).lower()}",
-        hint="free some space there, or set XDG_STATE_HOME to another directory",
-    )

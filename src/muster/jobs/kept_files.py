@@ -7,6 +7,9 @@ import stat
 from pathlib import Path
 from typing import BinaryIO
 
+from muster.errors import MusterError
+from muster.text import tilde
+
 
 def open_regular(path: Path) -> BinaryIO:
     """Open a regular file of this user for reading; OSError for anything else, such as a FIFO, which would block."""
@@ -52,3 +55,11 @@ def entries(directory: Path) -> list[str]:
         return os.listdir(directory)
     except OSError:
         return []
+
+
+def not_written(folder: Path, error: OSError) -> MusterError:
+    """The error for a job directory in which nothing can be written."""
+    return MusterError(
+        f"could not write to {tilde(folder)}: {(error.strerror or str(error)).lower()}",
+        hint="free some space there, or set XDG_STATE_HOME to another directory",
+    )

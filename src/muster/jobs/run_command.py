@@ -12,8 +12,7 @@ from typing import Any, cast
 
 from muster.environment import SECRET_NAME
 from muster.errors import MusterError, UsageError
-from muster.home import not_written
-from muster.jobs.kept_files import read_regular
+from muster.jobs.kept_files import not_written, read_regular
 from muster.spec import RunSpec
 from muster.text import names
 

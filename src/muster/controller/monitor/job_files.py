@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from muster.controller.monitor.job_status import JobStatus
-from muster.home import not_written
+from muster.jobs.kept_files import not_written
 from muster.jobs.location import STATE
 from muster.output.log_files import LogFiles
 from muster.plan import Plan
