@@ -52,7 +52,7 @@ def main(argv: list[str]) -> int:
     """List kept hosts, end them, or make hosts ready."""
     p = parser()
     options = parse_options(p, argv, "keep")
-    where = [name for name in ("hosts", "hostfile", "lab") if name in options.typed]
+    where = [name for name in ("hosts", "hostfile", "lab", "pods") if name in options.typed]
     if options.end:
         return _end([host.name for host in spec_of(options, []).hosts or ()] if where else [])
     if where:
