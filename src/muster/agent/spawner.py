@@ -89,13 +89,15 @@ def _load(preload: Sequence[str]) -> Ready | ImportFailed:
     import gc
 
     from ..rank import interpreter_exit, torch_adapter
+    from . import byte_code
 
     gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
-    for name in preload:
-        try:
-            __import__(name)
-        except BaseException as error:
-            return _import_failure(name, error)
+    with byte_code.cached(preload[0]):
+        for name in preload:
+            try:
+                __import__(name)
+            except BaseException as error:
+                return _import_failure(name, error)
     gc.freeze()  # prevents the collector of each rank from copying the shared pages
     gc.enable()
     _forget_finalizers()
