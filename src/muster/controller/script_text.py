@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from functools import cache
 
 from muster.rank.preloaded import LATE
 
@@ -14,6 +16,7 @@ _USES_DYNAMO = re.compile(
 _IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
 
 
+@cache
 def _setting(names: str) -> re.Pattern[str]:
     """Matches code that sets one of these variables in the environment, as its group `name`."""
     name = rf"[\"'](?P<name>{names})[\"']"
@@ -28,8 +31,9 @@ def _setting(names: str) -> re.Pattern[str]:
     return re.compile("|".join(way.replace("?P<name>", f"?P<name{index}>") for index, way in enumerate(ways)))
 
 
-_LATE = _setting(LATE)
-_MASTER_PORT = _setting("MASTER_PORT")
+def _settings(names: str, text: str) -> Iterable[re.Match[str]]:
+    """Where a script sets one of these variables; the pattern is large, and few scripts set any variable."""
+    return _setting(names).finditer(text) if "env" in text else ()
 
 
 def uses_dynamo(text: str) -> str:
@@ -43,7 +47,7 @@ def sets_before_torch(text: str) -> str:
 
     With a preloaded torch, setting it would have no effect.
     """
-    match = _LATE.search(text)
+    match = next(iter(_settings(LATE, text)), None)
     imported = _IMPORTS_TORCH.search(text)
     if match is None or (imported is not None and imported.start() < match.start()):
         return ""
@@ -52,4 +56,4 @@ def sets_before_torch(text: str) -> str:
 
 def chooses_port(text: str) -> bool:
     """Whether a script may choose the rendezvous port itself, so that rank 0 must open the store there."""
-    return "tcp://" in text or any(".setdefault" not in match.group() for match in _MASTER_PORT.finditer(text))
+    return "tcp://" in text or any(".setdefault" not in match.group() for match in _settings("MASTER_PORT", text))

@@ -6,7 +6,6 @@ import io
 import os
 import stat
 import subprocess
-import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,6 +70,8 @@ def archive(cwd: str) -> bytes:
     """The working directory as a compressed tar: what git would track, or outside a checkout everything not hidden."""
     if os.path.basename(cwd) == RECEIVED:
         return Path(f"{cwd}.tar.gz").read_bytes()  # packed on the other machine, where git knows the files
+    import tarfile  # here, because few jobs copy their code
+
     total = 0
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w:gz", compresslevel=1) as tar:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pkgutil
 from collections.abc import Sequence
-from importlib.abc import InspectLoader
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, cast
 
 from muster import agent, rank, shared
 from muster.agent import probes
 from muster.shared import bootstrap
+
+if TYPE_CHECKING:
+    from importlib.abc import InspectLoader  # imports tempfile and zipfile, for every command
 
 
 def agent_payload(
@@ -57,5 +60,4 @@ def _modules() -> dict[str, str]:
 def _loader(name: str) -> InspectLoader:
     spec = find_spec(name)
     assert spec is not None
-    assert isinstance(spec.loader, InspectLoader)
-    return spec.loader
+    return cast("InspectLoader", spec.loader)

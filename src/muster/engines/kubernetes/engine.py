@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from muster.engines.engine import (
     PIPED_AGENT,
@@ -15,13 +16,14 @@ from muster.engines.engine import (
     StartCommand,
     can_lack_hosts,
 )
-from muster.engines.kubernetes.kubectl import FORBIDDEN, current_context, missing_rule
-from muster.engines.kubernetes.pods import Pod, find_pods
-from muster.engines.kubernetes.proxy import Proxy, start_proxy
 from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
 from muster.text import names
+
+if TYPE_CHECKING:
+    from muster.engines.kubernetes.pods import Pod
+    from muster.engines.kubernetes.proxy import Proxy
 
 
 class KubernetesEngine(Engine):
@@ -39,6 +41,11 @@ class KubernetesEngine(Engine):
             raise UsageError(
                 "--engine kubernetes needs pods", hint="add `--pods SELECTOR`, such as app=train, or `-H pod/NAME`"
             )
+        # Here, because every command loads this module for its options.
+        from muster.engines.kubernetes.kubectl import current_context
+        from muster.engines.kubernetes.pods import find_pods
+        from muster.engines.kubernetes.proxy import start_proxy
+
         typed = spec.hosts or ()
         context = current_context()  # once: the user may switch to another cluster while the job runs
         proxy = start_proxy(context)  # it takes as long as finding the pods
@@ -97,6 +104,8 @@ def login_argv(pod: Pod) -> tuple[str, ...]:
 
 def explain_exec(command: StartCommand, code: int | None, text: str) -> HostError:
     """Turn the output of an exec, or the refusal of the API server, into an error with a hint."""
+    from muster.engines.kubernetes.kubectl import FORBIDDEN, missing_rule
+
     pod = command.pod
     assert pod is not None
     name, python = command.agents[0].name, command.argv[-3]
