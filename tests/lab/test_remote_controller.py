@@ -126,7 +126,7 @@ def test_a_job_from_a_laptop_is_followed_and_stopped_from_there(laptop: Laptop) 
     assert stopped.err.endswith(f"job {job_id} was stopped by muster stop; no process of it is left\n")
     assert (laptop.job(job_id)["status"], laptop.job(job_id)["exit_code"]) == ("stopped", 143)
     again = laptop.muster("stop", job_id)
-    assert (again.code, "nothing to stop" in again.err) == (0, True)
+    assert (again.code, "nothing to stop" in again.err) == (0, True), again.said
 
 
 def test_the_laptop_may_lose_its_network_and_its_processes(laptop: Laptop) -> None:
