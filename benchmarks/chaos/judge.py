@@ -20,8 +20,6 @@ LAST_GRACE = 3.0
 """Seconds of grace for ranks whose controller is lost."""
 MAYBE = LEASE / 2
 """Seconds of an outage above which a host may be lost: a busy machine adds delays, and ends outages late."""
-FILLING = 6.0
-"""Seconds that it may take to fill a disk that is in use."""
 LATE = 10.0
 """Seconds after the promised time until a process counts as left behind, because the machine is busy."""
 
@@ -73,7 +71,7 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
     """How a fault ends the job; None if the job must survive it."""
     begin = struck.begin
     lasts = (struck.end or inf) - begin
-    noticed = _noticed(plan, seen, begin)
+    noticed = _noticed(plan, seen, max(begin, struck.done))
     lost = Cause(codes=frozenset({125}), begin=begin + LEASE / 2, end=noticed + LEASE, host=fault.place)
     if MAYBE < lasts < LEASE * 1.2:
         lost = replace(lost, end=inf)
@@ -93,7 +91,7 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
         case "power", _:
             return replace(lost, begin=begin)
         case "disk", _ if plan.scratch:
-            return Cause(codes=frozenset({1}), begin=begin, end=noticed + FILLING, host=fault.place)
+            return Cause(codes=frozenset({1}), begin=begin, end=noticed, host=fault.place)
         case "memory", _ if plan.hungry is not None:
             return Cause(codes=frozenset({137}), begin=begin, end=inf, rank=plan.hungry)
         case ("stop", "agent") | ("cut" | "freeze", _) if lasts > MAYBE:

@@ -214,6 +214,15 @@ def test_of_two_faults_that_follow_each_other_closely_either_may_be_the_first():
     assert judge(both, replace(failed(137, rank=0, struck=None), struck=apart))
 
 
+def test_a_disk_that_took_long_to_fill_counts_from_when_it_was_full():
+    full = BEGIN + 20
+    both = plan(fault("disk", "host", place=1), KILLED_AGENT, scratch=True)
+    seen = failed(125, host="h3", lines=200, struck=None)
+    filled, killed = Struck(begin=BEGIN + 2, done=full), Struck(begin=full + 0.1, done=full + 0.1)
+    assert judge(both, replace(seen, struck=(filled, killed))) == []
+    assert judge(both, replace(seen, struck=(replace(filled, done=BEGIN + 3), killed)))
+
+
 def test_a_seed_gives_the_same_round_again():
     assert [plan_of(seed) for seed in range(50)] == [plan_of(seed) for seed in range(50)]
 
