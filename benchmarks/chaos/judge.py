@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import inf
 
 from benchmarks.chaos.observation import Observation, Struck, Verdict
 from benchmarks.chaos.plan import GRACE, LEASE, Fault, Plan
@@ -19,8 +20,6 @@ LAST_GRACE = 3.0
 """Seconds of grace for ranks whose controller is lost."""
 MAYBE = LEASE / 2
 """Seconds of an outage above which a host may be lost: a busy machine adds delays, and ends outages late."""
-FILLING = 6.0
-"""Seconds that it may take to fill a disk that is in use."""
 LATE = 10.0
 """Seconds after the promised time until a process counts as left behind, because the machine is busy."""
 
@@ -36,6 +35,8 @@ class Cause:
     """The latest moment; infinity if it may come too late for the job."""
     rank: int | None = None
     host: int | None = None
+    can_be_outrun: bool = False
+    """Whether ranks that end before `end` succeed: those that it ends keep running for a moment."""
     verdict: bool = True
     """Whether the controller is there to give a verdict."""
 
@@ -69,11 +70,11 @@ def causes(plan: Plan, seen: Observation) -> list[Cause]:
 def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause | None:
     """How a fault ends the job; None if the job must survive it."""
     begin = struck.begin
-    lasts = (struck.end or float("inf")) - begin
-    noticed = _noticed(plan, seen, begin)
+    lasts = (struck.end or inf) - begin
+    noticed = _noticed(plan, seen, max(begin, struck.done))
     lost = Cause(codes=frozenset({125}), begin=begin + LEASE / 2, end=noticed + LEASE, host=fault.place)
     if MAYBE < lasts < LEASE * 1.2:
-        lost = replace(lost, end=float("inf"))
+        lost = replace(lost, end=inf)
     match fault.kind, fault.target:
         case "kill", "controller":
             return Cause(codes=frozenset({137}), begin=begin, end=begin, verdict=False)
@@ -81,20 +82,18 @@ def _cause(plan: Plan, seen: Observation, fault: Fault, struck: Struck) -> Cause
             return Cause(codes=frozenset({137}), begin=begin, end=noticed, rank=fault.rank)
         case "kill", "zygote":
             return Cause(codes=frozenset({125}), begin=begin, end=noticed, host=fault.place)
-        case "kill", "agent" if plan.engine == "mpi":  # mpirun then ends all agents, with SIGTERM to their ranks
-            return replace(lost, begin=begin, host=None, codes=frozenset({125, 143}))
         case "kill", "agent":
             return replace(lost, begin=begin)
-        case "kill", "srun":
-            return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE)
-        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit; short jobs may be faster
-            return Cause(codes=frozenset({125, 143}), begin=begin, end=float("inf"))
+        case "kill", "srun":  # Slurm ends its agents, which may take a second
+            return Cause(codes=frozenset({125}), begin=begin, end=noticed + LEASE, can_be_outrun=True)
+        case "kill", "mpirun":  # its daemons send SIGTERM to the ranks, as at a time limit
+            return Cause(codes=frozenset({125, 143}), begin=begin, end=noticed + LEASE, can_be_outrun=True)
         case "power", _:
             return replace(lost, begin=begin)
         case "disk", _ if plan.scratch:
-            return Cause(codes=frozenset({1}), begin=begin, end=noticed + FILLING, host=fault.place)
+            return Cause(codes=frozenset({1}), begin=begin, end=noticed, host=fault.place)
         case "memory", _ if plan.hungry is not None:
-            return Cause(codes=frozenset({137}), begin=begin, end=float("inf"), rank=plan.hungry)
+            return Cause(codes=frozenset({137}), begin=begin, end=inf, rank=plan.hungry)
         case ("stop", "agent") | ("cut" | "freeze", _) if lasts > MAYBE:
             return lost
         case "stop", "controller" if lasts > MAYBE:
@@ -128,7 +127,9 @@ def _ends(plan: Plan, seen: Observation) -> Iterator[str]:
     possible = [cause for cause in possible if cause.begin <= first]
     complete = all(seen.finished)
     last = max((said[-1] for said in seen.said if said), default=0.0)
-    may_succeed = all(cause.end == float("inf") or last <= cause.begin for cause in possible)
+    may_succeed = all(
+        last <= (cause.end if cause.can_be_outrun else cause.begin) for cause in possible if cause.end < inf
+    )
     if seen.code == 0:
         if not may_succeed:
             yield f"exit code 0, but it should be {_codes(possible)}"
@@ -206,13 +207,13 @@ def _safe_until(plan: Plan, seen: Observation, rank: int) -> float:
         if struck and fault.target != "rank" and fault.place in (-1, plan.host_of(rank))
     ]
     if not any(_loses_output(fault, struck) for fault, struck in near):
-        return float("inf")
+        return inf
     return min(struck.begin for _, struck in near) - IN_FLIGHT
 
 
 def _loses_output(fault: Fault, struck: Struck) -> bool:
     """Whether what a host has sent may be lost on the way."""
-    outlived = (struck.end or float("inf")) - struck.begin > MAYBE
+    outlived = (struck.end or inf) - struck.begin > MAYBE
     if fault.target in ("controller", "agent", "srun", "mpirun"):
         return fault.kind == "kill" or outlived
     return fault.kind == "power" or (fault.kind in ("cut", "freeze") and outlived)

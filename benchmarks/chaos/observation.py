@@ -10,6 +10,8 @@ class Struck:
     """When a fault hit, and when it was undone."""
 
     begin: float
+    done: float = 0.0
+    """When it was complete: to fill a disk that is in use may take many seconds on a busy machine."""
     end: float | None = None
 
 

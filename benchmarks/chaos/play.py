@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 
 from benchmarks.chaos.judge import give_up_at
 from benchmarks.chaos.observation import Observation, Struck
@@ -120,12 +121,12 @@ def strike_all(scene: Scene, plan: Plan, job: Running, stack: ExitStack) -> tupl
             moment = time.time()
             try:
                 undo[index] = strike(plan.faults[index], handles)
-                struck[index] = Struck(begin=moment)
+                struck[index] = Struck(begin=moment, done=time.time())
             except (LookupError, OSError):
                 pass
         elif one := struck[index]:
             undo[index]()
-            struck[index] = Struck(begin=one.begin, end=time.time())
+            struck[index] = replace(one, end=time.time())
     return tuple(struck)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from engine_promises import (
     gone,
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
+    start_stubborn,
 )
 from launching import Done, run_in
 
@@ -130,6 +132,19 @@ def test_an_abort_of_mpi_is_attributed_to_its_rank(engine: MpiEngine) -> None:
     )
     assert re.search(rf"^muster: rank 2 on h3 failed first, .*: ({what})", done.err, re.M), done.said
     assert "Traceback" not in done.err
+    gone(engine)
+
+
+def test_an_agent_that_is_killed_is_reported_with_its_host_although_mpirun_ends_all_others(engine: MpiEngine) -> None:
+    job = start_stubborn(engine, "--grace", "1")
+    commands = dict(engine.processes("h3"))
+    parents = {pid: int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]) for pid in commands}
+    # mpirun's own child looks the same: it has forked the agent.
+    agent = next(pid for pid, above in parents.items() if commands.get(above) == commands[pid])
+    os.kill(agent, signal.SIGKILL)
+    done = job.wait(60)
+    assert done.code == 125, done.said
+    assert re.search(r"^muster: host h3 is lost: its agent was killed by SIGKILL$", done.err, re.M), done.said
     gone(engine)
 
 

@@ -593,6 +593,13 @@ def test_mpirun_is_quoted_with_a_whole_sentence():
     assert "--mpi-args" in (error.hint or "")
 
 
+def test_an_agent_of_mpirun_that_is_killed_while_it_starts_is_reported_with_its_host():
+    text = "muster: the agent of rank 3 on gpu02 was killed by signal 9\n"
+    error = load("mpi").explain(StartCommand(argv=("mpirun",), agents=()), 137, text)
+    assert error.message == "gpu02: its agent was killed by signal 9 while it started"
+    assert "OOM killer" in (error.hint or "")
+
+
 def test_a_port_that_needs_root_is_not_called_taken():
     error = _port_taken("a", 80, {"problem": "Permission denied", "owner": None, "port": 0})
     assert error.message == "a: not allowed to listen on port 80 (permission denied)"

@@ -77,6 +77,7 @@ def failed(
 HIT = Struck(begin=BEGIN + 2)
 KILLED_RANK = fault("kill", "rank", rank=3, place=1)
 KILLED_AGENT = fault("kill", "agent", place=1)
+KILLED_SRUN = fault("kill", "srun", place=-1)
 LONG_CUT = fault("cut", "host", place=1, lasts=12)
 CUT_FOR_LONG = Struck(begin=BEGIN + 1, end=BEGIN + 13)
 
@@ -111,6 +112,14 @@ GOOD: dict[str, tuple[Plan, Observation]] = {
         failed(1, rank=0, host="h2", struck=HIT),
     ),
     "the job ends before the fault": (plan(KILLED_RANK), replace(SUCCESS, struck=(None,))),
+    "ranks that end before Slurm ends them because of a killed srun": (
+        plan(KILLED_SRUN),
+        replace(SUCCESS, struck=(Struck(begin=LAST - 2),)),
+    ),
+    "an agent of mpirun is killed": (
+        replace(plan(KILLED_AGENT), engine="mpi"),
+        failed(125, host="h3", struck=HIT),
+    ),
     "a fault while the job starts": (
         plan(fault("power", "host"), early=True),
         replace(failed(125, host="h2", struck=HIT), said=((),) * 4, logged=((),) * 4),
@@ -123,6 +132,16 @@ BAD: dict[str, tuple[Plan, Observation, str]] = {
         plan(KILLED_RANK),
         replace(SUCCESS, struck=(Struck(begin=BEGIN + 0.1),)),
         "exit code 0, but it should be 137",
+    ),
+    "success long after a killed srun": (
+        plan(KILLED_SRUN),
+        replace(SUCCESS, struck=(Struck(begin=LAST - 20),)),
+        "exit code 0, but it should be 125",
+    ),
+    "the wrong host is named after an agent of mpirun was killed": (
+        replace(plan(KILLED_AGENT), engine="mpi"),
+        failed(125, host="h2", struck=HIT),
+        "the verdict should name h3",
     ),
     "failure without a cause": (plan(), failed(1, rank=0, struck=None), "exit code 1, but it should be 0"),
     "a short cut ends the job": (
@@ -193,6 +212,15 @@ def test_of_two_faults_that_follow_each_other_closely_either_may_be_the_first():
         assert judge(both, replace(failed(137, rank=rank, struck=None), struck=close)) == []
     apart = (Struck(begin=HIT.begin), Struck(begin=HIT.begin + LEASE))
     assert judge(both, replace(failed(137, rank=0, struck=None), struck=apart))
+
+
+def test_a_disk_that_took_long_to_fill_counts_from_when_it_was_full():
+    full = BEGIN + 20
+    both = plan(fault("disk", "host", place=1), KILLED_AGENT, scratch=True)
+    seen = failed(125, host="h3", lines=200, struck=None)
+    filled, killed = Struck(begin=BEGIN + 2, done=full), Struck(begin=full + 0.1, done=full + 0.1)
+    assert judge(both, replace(seen, struck=(filled, killed))) == []
+    assert judge(both, replace(seen, struck=(replace(filled, done=BEGIN + 3), killed)))
 
 
 def test_a_seed_gives_the_same_round_again():

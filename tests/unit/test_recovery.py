@@ -67,7 +67,7 @@ class Hosts(Recovery):
             planned="",
             drain=None,
             ended_well=ended_well or [],
-            on_loss=lambda host, why: None,
+            on_loss=lambda host, why, **_: None,
         )
         attempt.end_as_planned = lambda why: Attempt.end_as_planned(attempt, why)
         return attempt

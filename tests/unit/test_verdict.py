@@ -247,6 +247,18 @@ def test_of_two_lost_hosts_the_one_whose_rank_failed_first_is_named():
     assert result.sentence == f"the job cannot continue on h2: {killed}"
 
 
+def test_a_killed_agent_is_why_mpirun_ends_all_others():
+    losses = [
+        HostLoss(host="h1", why="its agent died", time=15.0),
+        HostLoss(host="h3", why="its agent was killed by SIGKILL", time=15.1, ends_all=True),
+    ]
+    ends = [end(0, -signal.SIGTERM, time=14.0), end(1, -signal.SIGTERM, time=14.1)]
+    result = verdict(ends, losses)
+    assert result.exit_code == 125
+    assert result.sentence == "host h3 is lost: its agent was killed by SIGKILL"
+    assert verdict([*ends, end(3, 1, time=13.0, summary="ValueError: bad")], losses).exit_code == 1
+
+
 def test_a_rank_that_failed_of_its_own_before_a_host_was_lost_is_the_cause():
     ends = [end(0, 1, time=10.0, summary="ValueError: bad", host="h1")]
     result = verdict(ends, [HostLoss(host="h2", why="connection lost", time=12.0)])

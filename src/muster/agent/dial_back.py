@@ -115,7 +115,7 @@ def hello(order: Order) -> dict[str, object]:
     }
 
 
-def stand_aside() -> None:
+def stand_aside(order: Order) -> None:
     """Continue as a child in its own session, and leave this process to its launcher.
 
     When MPI aborts, hydra kills the processes it started at once, and the last messages of the ranks would be lost.
@@ -136,10 +136,16 @@ def stand_aside() -> None:
             pass  # it has just exited
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+    forwarded = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+    for number in forwarded:
         signal.signal(number, pass_on)
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    os._exit(code if code >= 0 else 128 - code)
+    if code >= 0:
+        os._exit(code)
+    if -code in forwarded:
+        os._exit(128 - code)
+    # The launcher now ends all other agents, and does not say on which host this one was.
+    leave(128 - code, "the agent of rank %s on %s was killed by signal %d" % (own_key(order), own_name(), -code))
 
 
 def enter(order: Order, space: dict[str, object]) -> None:
@@ -147,7 +153,7 @@ def enter(order: Order, space: dict[str, object]) -> None:
     if sys.version_info < (3, 9):
         leave(OLD_PYTHON, "Python 3.9 or newer is required, %s has %d.%d" % (own_name(), *sys.version_info[:2]))
     if order.get("killed_at_once"):
-        stand_aside()
+        stand_aside(order)
     give_up = time.monotonic() + order["limit"]
     while True:
         channel = dial(order)

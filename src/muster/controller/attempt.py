@@ -191,11 +191,12 @@ class Attempt:
         self.hang = hung(sentence, culprits, progress=min(state.done for state in self._ranks.values()))
         self.over.set()
 
-    def on_loss(self, host: str, why: str, *, is_up: bool = False) -> None:
+    def on_loss(self, host: str, why: str, *, is_up: bool = False, ends_all: bool = False) -> None:
         """A host is lost with its ranks, or it is up (`is_up`) and a process that its ranks need has ended."""
         if any(place.name == host for place in self.plan.placements):
             pod = next((place.host.pod for place in self.plan.placements if place.name == host), "")
-            self.losses.append(HostLoss(host=host, why=why, time=time.time(), is_up=is_up, pod=pod))
+            loss = HostLoss(host=host, why=why, time=time.time(), is_up=is_up, ends_all=ends_all, pod=pod)
+            self.losses.append(loss)
             self.over.set()
 
     def end_as_planned(self, why: str) -> None:

@@ -81,8 +81,8 @@ class AttemptRunner(ABC):
         return self._stuck
 
     @abstractmethod
-    def on_loss(self, host: str, why: str) -> None:
-        """A host is lost, or it is up and cannot start or stop its ranks."""
+    def on_loss(self, host: str, why: str, *, ends_all: bool = False) -> None:
+        """A host is lost, or it is up and cannot start or stop its ranks; `ends_all`: the launcher ends all others."""
 
     @abstractmethod
     def on_started(self) -> None:

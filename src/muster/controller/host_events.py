@@ -34,7 +34,7 @@ class HostEvents:
         if link.lost is not None:
             if sum(other.lost is not None for other in self._agents.links if other.name == link.name) == 1:
                 self._warn(f"lost {link.lost.message}")
-            self._recovery.on_loss(link.name, link.lost.why)
+            self._recovery.on_loss(link.name, link.lost.why, ends_all=bool(link.killed))
         elif link in self._agents.leaders:
             silent = f"has been silent for {link.silence:.1f} s"
             back = f"is back after {link.outage:.1f} s, nothing was lost"

@@ -112,10 +112,10 @@ class Recovery(AttemptRunner):
             self.attempt.end_as_planned(f"{host}: {why}")
         return True
 
-    def on_loss(self, host: str, why: str) -> None:
-        """A host is lost, or it is up and cannot start or stop its ranks."""
+    def on_loss(self, host: str, why: str, *, ends_all: bool = False) -> None:
+        """A host is lost, or it is up and cannot start or stop its ranks; `ends_all`: the launcher ends all others."""
         if self.attempt is not None:
-            self.attempt.on_loss(host, why)
+            self.attempt.on_loss(host, why, ends_all=ends_all)
         if self._agents.leader(host).lost is not None:
             self.roster.lose(host, why)
         elif self.attempt is not None and self._spec.restarts and self.roster.is_ready(host):

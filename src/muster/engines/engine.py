@@ -281,6 +281,10 @@ class Engine(ABC):
         """The hosts whose agents have ended, if this line of output says so."""
         return ()
 
+    def killed_agent(self, line: str) -> tuple[str, int] | None:
+        """The key of an agent that was killed and the signal, if this line says so and all others then end too."""
+        return None
+
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
         """Why the scheduler ended the job, if a command that exited with this code ended its agents."""
         return None

@@ -115,6 +115,8 @@ class HostLoss:
     time: float
     is_up: bool = False
     """Whether its agent still answers and only another process of Muster there has ended."""
+    ends_all: bool = False
+    """Whether the launcher then ends all other agents, with SIGTERM to their ranks, as mpirun does."""
     pod: str = ""
     """The full name of its pod, if it is one."""
 

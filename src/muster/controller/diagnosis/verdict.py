@@ -86,6 +86,9 @@ class Verdict:
 def judge(ends: Sequence[RankEnd], losses: Sequence[HostLoss], *, start: float) -> Verdict:
     """Find the first failure on all hosts and describe it."""
     failures = sorted((end for end in ends if end.failed), key=lambda end: end.time)
+    fatal = [loss for loss in losses if loss.ends_all]
+    if fatal:
+        losses, failures = fatal, [end for end in failures if end.status != -signal.SIGTERM]
     first = _first(failures)
     # Of several lost hosts, the one whose rank failed first.
     loss = min(losses, key=lambda lost: (first is None or lost.host != first.host, lost.time), default=None)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from muster.agent.connectivity import free_port
+from muster.controller.diagnosis.verdict import signal_name
 from muster.controller.links.admission import Admission
 from muster.controller.links.all_or_errors import all_or_errors
 from muster.controller.links.certificate import make_server_context
@@ -335,6 +336,11 @@ class DialedConnector:
     def on_line(self, caller: Caller, line: str) -> None:
         """A start command has printed a line."""
         caller.ended.update(self.launch.engine.ended_agents(line))
+        killed = self.launch.engine.killed_agent(line)
+        if killed is not None:
+            for link in caller.links:
+                if link.spec.key == killed[0]:
+                    link.killed = f"its agent was killed by {signal_name(killed[1])}"
         reason = self.launch.engine.why_ended(line)
         if reason is not None:
             caller.reason = reason
@@ -352,10 +358,13 @@ class DialedConnector:
     def has_ended(self, link: AgentLink) -> bool:
         """Whether the start command of an agent has ended, or says that the agent has."""
         callers = [caller for caller in self._callers if link.spec in caller.command.agents]
-        return any(caller.is_over or link.spec.host.name in caller.ended for caller in callers[-1:])
+        over = any(caller.is_over or link.spec.host.name in caller.ended for caller in callers[-1:])
+        return over or bool(link.killed)
 
     def on_end(self, command: StartCommand, code: int | None) -> None:
         """A start command has exited before the end of the job."""
+        if any(link.killed for link in self.links):
+            return  # it has ended the others because of this one, whose loss is reported
         self._why_ended = self._why_ended or self.launch.engine.why_over(command, code)
 
     def why_ended(self) -> str | None:

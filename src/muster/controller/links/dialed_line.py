@@ -172,4 +172,4 @@ class Redialed:
         while not self._has_ended(self._link):
             await asyncio.sleep(0.05)
         await asyncio.sleep(_REDIAL)
-        self._link.lose("its agent died")
+        self._link.lose(self._link.killed or "its agent died")

@@ -65,6 +65,8 @@ class AgentLink(AgentRequests):
         """The host's clock minus the controller's, in seconds, from the ping with the shortest round trip."""
         self.lost: LinkLost | None = None
         self.closing = False
+        self.killed = ""
+        """How the agent was killed, if its launcher then ends those of all hosts; empty if it was not."""
         self.is_kept = False
         """Whether an earlier run has left the agent."""
         self._on_event = on_event

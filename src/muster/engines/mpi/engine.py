@@ -24,7 +24,7 @@ from muster.engines.engine import (
     words,
 )
 from muster.engines.mpi.local_mpi import Mpi, find_mpi, networks_to, with_slots
-from muster.errors import MusterError, UsageError
+from muster.errors import HostError, MusterError, UsageError
 from muster.hosts import Host
 from muster.plan import Plan, labels
 from muster.spec import RunSpec
@@ -82,6 +82,10 @@ class MpiEngine(Engine):
         failure = container_failure(command, text)
         if failure is not None:
             return failure
+        killed = _KILLED.search(text)
+        if killed is not None:
+            hint = f"`dmesg` on {killed[2]} shows whether the OOM killer ended it"
+            return HostError(killed[2], f"its agent was killed by signal {killed[3]} while it started", hint=hint)
         ours = next((line for line in text.splitlines() if line.startswith("muster: ")), None)
         if ours is not None:
             return MusterError(ours.removeprefix("muster: "), hint="check for a firewall between the hosts")
@@ -99,6 +103,11 @@ class MpiEngine(Engine):
     def is_final(self, line: str) -> bool:
         """Whether ssh has failed for a host, for which hydra would keep waiting."""
         return bool(_FINAL.search(line))
+
+    def killed_agent(self, line: str) -> tuple[str, int] | None:
+        """The key of a killed agent and the signal: the process between it and mpirun says so."""
+        found = _KILLED.match(line)
+        return (found[1], int(found[3])) if found else None
 
     def why_over(self, command: StartCommand, code: int | None) -> str | None:
         """mpirun ends all ranks when it exits."""
@@ -174,6 +183,8 @@ def _arguments(
         argv += ["-x", name]
     return [*argv, *rest]
 
+
+_KILLED = re.compile(r"^muster: the agent of rank (\d+) on (\S+) was killed by signal (\d+)", re.MULTILINE)
 
 _FINAL = re.compile(r"^muster: |^ssh: |: Permission denied \(|Host key verification failed")
 
