@@ -198,7 +198,7 @@ class LocalRanks:
             rank.close()
             self.stdin.given(rank)
         self._to_start.clear()
-        spared = {self.spawner.pid, self.spawner.store} if self.spawner else set[int]()
+        spared = {pid for pid in (self.spawner.pid, self.spawner.store) if pid} if self.spawner else set[int]()
         patience = PASS_ON_AFTER if self.signals.is_direct else 0.0
         self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt, patience=patience)
 

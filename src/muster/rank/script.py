@@ -8,23 +8,25 @@ import os
 import sys
 from _frozen_importlib_external import SourceFileLoader
 
-from . import interpreter_exit, torch_adapter, torch_groups
 from .failure_text import place_of, text_of
 from .questions import SIGNAL
 from .reporter import Reporter, is_watched
 
-# signal, ctypes and others are imported where they are used, which saves a fresh rank 10 ms.
+# What most fresh ranks do not need before their script imports torch is imported where it is used: that saves 10 ms.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
+    from types import ModuleType, TracebackType
     from typing import NoReturn
 
     from ..shared.spawner_messages import FreshRankConfig, RankConfig, Target
 
 _LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
 """Python's own modules that run or import the script."""
+
+_FILE_INPUT = 257
+"""Python's number for the source of a whole file."""
 
 _HOLD_LIMIT = 60.0
 """Seconds that a finished rank waits for others that are still creating a process group with it."""
@@ -43,7 +45,10 @@ def main(config: FreshRankConfig) -> int:
     os.set_inheritable(config["stacks"], False)
     reporter = Reporter(config["report"])
     code = _run(config, reporter)
-    if code == interpreter_exit.INTERRUPTED or torch_groups.are_alive():
+    groups = _process_groups()
+    if code < 0 or (groups is not None and groups.are_alive()):  # -2: KeyboardInterrupt
+        from . import interpreter_exit
+
         interpreter_exit.leave(code, (), is_forked=False)
     return code
 
@@ -53,7 +58,7 @@ def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
     import signal
 
     from ..shared import processes
-    from . import process_title
+    from . import interpreter_exit, process_title, torch_adapter
 
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -133,12 +138,16 @@ def _on_exception(error: BaseException, config: Target, reporter: Reporter) -> i
         sys.__excepthook__(type(other), other, _users_part(other.__traceback__))
         _print("\nOriginal exception was:")
         sys.__excepthook__(type(error), error, traceback)
-    return interpreter_exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    if not isinstance(error, KeyboardInterrupt):
+        return 1
+    from .interpreter_exit import INTERRUPTED
+
+    return INTERRUPTED
 
 
 def _on_import(package: str, before: Mapping[str, str], reporter: Reporter) -> None:
     """Apply the current environment when the script imports a package that the zygote has already imported."""
-    from . import preloaded
+    from . import preloaded, torch_adapter
 
     torch_adapter.set_threads(os.environ)
     if package == "torch" and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != before.get("TORCH_DISTRIBUTED_DEBUG"):
@@ -153,10 +162,16 @@ def _hold(reporter: Reporter) -> None:
 
     A rank that exits closes its connections, which makes gloo fail in ranks that are still connecting.
     """
-    if not torch_groups.have_all_joined(_HOLD_NOTICE):
+    groups = _process_groups()
+    if groups is not None and not groups.have_all_joined(_HOLD_NOTICE):
         reporter.send({"t": "held", "limit": _HOLD_LIMIT})
-        torch_groups.have_all_joined(_HOLD_LIMIT - _HOLD_NOTICE)
+        groups.have_all_joined(_HOLD_LIMIT - _HOLD_NOTICE)
         reporter.send({"t": "released"})
+
+
+def _process_groups() -> ModuleType | None:
+    """The module about the process groups of this rank; None if it has none, because it has not imported torch."""
+    return sys.modules.get(f"{__package__}.torch_groups")
 
 
 def set_first_path(config: Target) -> None:
@@ -204,9 +219,21 @@ def _run_target(config: RankConfig, reporter: Reporter) -> int:
     main.__dict__.update(__file__=path, __cached__=None, __spec__=None, __loader__=SourceFileLoader("__main__", path))
     with open(path, "rb") as file:
         source = file.read()
-    call_outermost(partial(exec, compile(source, path, "exec", dont_inherit=True), main.__dict__))
+    call_outermost(partial(exec, _compiled(source, path), main.__dict__))
     reporter.left("end")
     return 0
+
+
+def _compiled(source: bytes, path: str) -> object:
+    """Compile as `python script.py` does: the function `compile` first creates the types of `ast`, 1 ms of CPU."""
+    from ..shared.light_ctypes import python_function, python_object
+
+    if sys.implementation.name == "cpython" and b"\0" not in source:
+        try:
+            return python_function("Py_CompileString", python_object)(source, os.fsencode(path), _FILE_INPUT)
+        except Exception:
+            pass  # `compile` raises the same error again
+    return compile(source, path, "exec", dont_inherit=True)
 
 
 def _exit_code(error: SystemExit, reporter: Reporter) -> int:

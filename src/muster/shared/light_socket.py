@@ -39,7 +39,9 @@ else:
 
     def send_fds(sock, buffers, fds):
         """Send bytes with descriptors."""
-        return sock.sendmsg(buffers, [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(_INT, byteorder) for fd in fds))])
+        return sock.sendmsg(
+            buffers, [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(_INT, byteorder) for fd in fds))]
+        )
 
     def recv_fds(sock, size, most):
         """Receive up to `size` bytes with up to `most` descriptors."""

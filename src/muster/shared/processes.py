@@ -10,7 +10,7 @@ from .light_ctypes import function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from ctypes import CDLL
 
 prctl = function("prctl")
@@ -97,6 +97,23 @@ def below(root: int, by_parent: Mapping[int, list[int]]) -> list[int]:
 def descendants(root: int) -> list[int]:
     """All living descendants of `root`."""
     return below(root, children())
+
+
+def has_only(root: int, known: Collection[int]) -> bool:
+    """Whether a process has no children except `known`, and those have no others; False if the kernel does not tell.
+
+    This reads a few files, where `descendants` reads one of every process on this host. The kernel lists zombies too,
+    and never skips a child unless one before it in the list is reaped meanwhile.
+    """
+    try:
+        for pid in (root, *known):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    if any(int(child) not in known for child in file.read().split()):
+                        return False
+        return all(os.path.exists(f"/proc/{pid}") for pid in known)
+    except OSError:
+        return False
 
 
 def is_alive(pid: int) -> bool:
