@@ -80,6 +80,9 @@ class Spawner:
 
     def start_plain(self, config: Target, env: dict[str, str]) -> None:
         """Fork a starter that starts each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
+        from ..shared import protocol, spawner_messages  # both processes need them, so load them once
+
+        del protocol, spawner_messages
 
         def serve() -> None:
             processes.outlive_parent()
