@@ -69,6 +69,8 @@ class LocalRanks:
         self._stop_requests: list[int] = []
         self.on_started: Callable[[int], None] = lambda pid: None
         """Called with the process of each rank that was started."""
+        self.on_torch: Callable[[], None] = lambda: None
+        """Called when a fresh rank begins to import torch."""
         self._evidence = FailureEvidence(guard)
         self.folders: list[str] = []
         """Where ranks write by default: their working directory and the temporary directory."""

@@ -106,11 +106,15 @@ class Reporter:
         if "torch" in sys.modules:
             self._install_hooks()
         else:
-            sys.meta_path.insert(0, _BeforeTorch(self._install_hooks))  # type: ignore[arg-type]
+            sys.meta_path.insert(0, _BeforeTorch(self._before_torch))  # type: ignore[arg-type]
         if "MUSTER_MLFLOW_RUN" in os.environ:
             from . import mlflow_run
 
             self.guard(mlflow_run.install)
+
+    def _before_torch(self) -> None:
+        self.send({"t": "imports_torch"})
+        self._install_hooks()
 
     def _install_hooks(self) -> None:
         from .torch_groups import Hooks
