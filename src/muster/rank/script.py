@@ -17,10 +17,14 @@ from .reporter import Reporter, is_watched
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import ModuleType, TracebackType
+    from functools import partial
+    from types import CodeType, ModuleType, TracebackType
     from typing import NoReturn
 
     from ..shared.spawner_messages import FreshRankConfig, RankConfig, Target
+
+else:
+    from _functools import partial  # functools itself takes 2 ms of CPU
 
 _LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
 """Python's own modules that run or import the script."""
@@ -192,8 +196,6 @@ def set_first_path(config: Target) -> None:
 
 def _run_target(config: RankConfig, reporter: Reporter) -> int:
     """Run the rank's script, module or function, and return its exit code."""
-    from _functools import partial  # functools itself takes 2 ms of CPU
-
     from .frames import call_outermost
 
     main = type(sys)("__main__")
@@ -224,13 +226,13 @@ def _run_target(config: RankConfig, reporter: Reporter) -> int:
     return 0
 
 
-def _compiled(source: bytes, path: str) -> object:
+def _compiled(source: bytes, path: str) -> CodeType:
     """Compile as `python script.py` does: the function `compile` first creates the types of `ast`, 1 ms of CPU."""
-    from ..shared.light_ctypes import python_function, python_object
+    from ..shared.light_ctypes import py_object, python_function
 
     if sys.implementation.name == "cpython" and b"\0" not in source:
         try:
-            return python_function("Py_CompileString", python_object)(source, os.fsencode(path), _FILE_INPUT)
+            return python_function("Py_CompileString", py_object)(source, os.fsencode(path), _FILE_INPUT)
         except Exception:
             pass  # `compile` raises the same error again
     return compile(source, path, "exec", dont_inherit=True)

@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from ctypes import c_size_t as c_size_t
     from ctypes import c_void_p as c_void_p
-    from ctypes import py_object as python_object
+    from ctypes import py_object as py_object
     from typing import Any
 
     def function(name: str, result: type[Any] | None = None) -> Callable[..., Any]:
@@ -31,7 +31,7 @@ else:
 
         _type_ = "L"
 
-    class python_object(_ctypes._SimpleCData):
+    class py_object(_ctypes._SimpleCData):
         """An object of Python."""
 
         _type_ = "O"
