@@ -238,6 +238,7 @@ REPORTS: dict[str, Fields] = {
     "returned": {},
     "raised": {},
     "sampling": {"thread": 12},
+    "imports_torch": {},
     "answer": {
         "deep": True,
         "taken": False,

@@ -36,6 +36,7 @@ class Talk:
         self.agent = Agent(Pipes(far.fileno(), far.fileno()), config, 1024)
 
     def hear(self) -> dict[str, Any]:
+        self.agent.session.flush()  # as the loop does before it waits
         return json.loads(self.lines.readline())
 
     def close(self) -> None:

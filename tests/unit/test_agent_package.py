@@ -8,16 +8,17 @@ import sys
 
 import pytest
 
-from muster.controller.links.agent_package import agent_payload, agent_sources
+from muster.controller.links.agent_package import _modules, agent_payload, agent_sources
 from muster.controller.links.link_lines import LinkLines
-from muster.shared import light_socket
-from muster.shared.bootstrap import COMMAND, MAGIC_NUMBER, SOURCE_REQUEST
+from muster.shared import light_ctypes, light_socket
+from muster.shared.bootstrap import COMMAND, MAGIC_NUMBER, SOURCE_REQUEST, TOGETHER
 from muster.shared.light_selectors import EVENT_READ, EVENT_WRITE, Selector
 from muster.shared.wire import GREETING
 
 SLOW = {
     "asyncio",
     "collections",
+    "ctypes",
     "enum",
     "functools",
     "json",
@@ -25,6 +26,7 @@ SLOW = {
     "selectors",
     "signal",
     "socket",
+    "struct",
     "threading",
     "typing",
 }
@@ -110,3 +112,23 @@ def test_descriptors_arrive_with_the_bytes_they_were_sent_with():
         assert light_socket.recv_fds(theirs, 100, 8)[:2] == (b"none", [])
         for fd in (read, write, *fds):
             os.close(fd)
+
+
+def test_the_modules_that_are_unpacked_together_are_those_that_start_together():
+    listed = [name for names in TOGETHER for name in names.split()]
+    assert len(listed) == len(set(listed))
+    assert set(listed) <= set(_modules())
+    for module in ("agent.agent", "rank.script"):
+        code = f"import sys; import muster.{module}; print(*sys.modules)"
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+        loaded = {name.removeprefix("muster.") for name in done.stdout.split()} & set(_modules())
+        assert loaded - {"shared.bootstrap"} <= set(listed), "add it to TOGETHER in shared/bootstrap.py"
+
+
+def test_the_c_library_is_called_without_ctypes():
+    process = light_ctypes.function("getpid")()
+    assert process == os.getpid()
+    state = light_ctypes.python_function("PyThreadState_Get", light_ctypes.c_void_p)()
+    assert isinstance(state, int)
+    with pytest.raises(SyntaxError, match=r"bad\.py"):
+        light_ctypes.python_function("Py_CompileString", light_ctypes.py_object)(b"x = (", b"bad.py", 257)

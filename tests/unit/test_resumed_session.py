@@ -117,11 +117,13 @@ class Pair:
 
     def turn(self) -> None:
         """One turn of the agent's loop."""
+        self.session.flush()
         for key, _ in self.selector.select(0):
             if self.selector.get_map().get(key.fd) is key:
                 key.data()
         self.session.step()
         self.session.is_full()
+        self.session.flush()
 
     def deliver(self, there: int, back: int) -> None:
         """Let some bytes arrive on each side."""

@@ -164,6 +164,7 @@ class Agent:
         except Exception as error:
             error_text = f"{type(error).__name__}: {error}"
             self.send({"t": "failed", "error": error_text, "traceback": traceback_of(error)})
+            self.session.flush()
             raise
         finally:
             self.stop_everything()
@@ -172,6 +173,7 @@ class Agent:
         """Wait for events, at most until the next timer, and handle them."""
         busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
         busy = busy or self.sessions.is_busy
+        self.session.flush()
         ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
         self.hold.follow(self.session.lease, clock(), is_ending=self.ending)
         for key, _ in ready:
@@ -233,8 +235,10 @@ class Agent:
         self.ranks.stop(None, max(0.0, min(self.grace, LAST_GRACE, self.session.lease.end - clock())))
         while self.ranks.stopping is not None:
             self.turn()
+        self.session.flush()
         if self.ranks.spawner is not None:
-            # The agent's exit means that everything has ended, so a dying zygote must not outlive it as an orphan.
+            # The agent's exit means that everything has ended, so neither a dying store nor a zygote may outlive it.
+            self.ranks.spawner.end_store()
             processes.end(self.ranks.spawner.pid, _SPAWNER_LIMIT)
 
     def end_helpers(self) -> None:

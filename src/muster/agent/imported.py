@@ -125,9 +125,10 @@ def release_code() -> None:
     """
     with open("/proc/self/maps") as file:
         mappings = [line.split() for line in file if " r-xp " in line and "/" in line]
+    madvise = processes.libc().madvise
     for first, *_ in mappings:
         begin, end = (int(number, 16) for number in first.split("-"))
-        processes.libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
+        madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), _MADV_DONTNEED)
 
 
 def _is_other(module: str) -> bool:

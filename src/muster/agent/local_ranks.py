@@ -69,6 +69,8 @@ class LocalRanks:
         self._stop_requests: list[int] = []
         self.on_started: Callable[[int], None] = lambda pid: None
         """Called with the process of each rank that was started."""
+        self.on_torch: Callable[[], None] = lambda: None
+        """Called when a fresh rank begins to import torch."""
         self._evidence = FailureEvidence(guard)
         self.folders: list[str] = []
         """Where ranks write by default: their working directory and the temporary directory."""
@@ -198,7 +200,7 @@ class LocalRanks:
             rank.close()
             self.stdin.given(rank)
         self._to_start.clear()
-        spared = {self.spawner.pid, self.spawner.store} if self.spawner else set[int]()
+        spared = {pid for pid in (self.spawner.pid, self.spawner.store) if pid} if self.spawner else set[int]()
         patience = PASS_ON_AFTER if self.signals.is_direct else 0.0
         self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt, patience=patience)
 

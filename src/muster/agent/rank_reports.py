@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-    from ..shared.reports import Answer, Marked, Moved, Raised, Sampling
+    from ..shared.reports import Answer, ImportsTorch, Marked, Moved, Raised, Sampling
     from .local_ranks import LocalRanks
     from .rank_process import Stream
     from .stopping import Interrupt
@@ -34,6 +34,7 @@ class RankReports:
         self._local = local
         self._handlers: dict[str, Callable[[Any], None]] = {
             "sampling": self._on_sampling,
+            "imports_torch": self._on_imports_torch,
             "answer": self._on_answer,
             "marked": self._on_marked,
             "moved": self._on_moved,
@@ -78,6 +79,9 @@ class RankReports:
 
     def _on_sampling(self, report: Sampling) -> None:
         self._local.ranks[report["rank"]].thread = report["thread"]
+
+    def _on_imports_torch(self, report: ImportsTorch) -> None:
+        self._local.on_torch()
 
     def _on_answer(self, report: Answer) -> None:
         for look in self._local.looks:

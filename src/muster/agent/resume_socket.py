@@ -6,7 +6,7 @@ Every user of the host can see and use the socket, so each side must prove that 
 from __future__ import annotations
 
 import os
-import struct
+import sys
 
 from ..shared import light_selectors as selectors
 from ..shared import light_socket as socket
@@ -97,9 +97,8 @@ class ResumeSocket:
 
 def _user_of(connection: socket.socket) -> int:
     """The user at the other end of a unix socket."""
-    size = struct.calcsize("iII")
-    _, user, _ = struct.unpack("iII", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size))
-    return user
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)  # process, user and group
+    return int.from_bytes(credentials[4:8], sys.byteorder)
 
 
 class Claim:

@@ -39,6 +39,8 @@ class Spawner:
         self.pid = 0
         self.store = 0
         """The process that serves the job's store, if it runs on this host."""
+        self.is_plain = False
+        """Whether ranks and the store are fresh interpreters."""
         self.can_serve_next = False
         """Whether it is a zygote that may serve another job."""
 
@@ -80,6 +82,10 @@ class Spawner:
 
     def start_plain(self, config: Target, env: dict[str, str]) -> None:
         """Fork a starter that starts each rank as a fresh interpreter; of our descriptors it keeps only stderr."""
+        from ..shared import protocol, spawner_messages  # both processes need them, so load them once
+
+        del protocol, spawner_messages
+        self.is_plain = True
 
         def serve() -> None:
             processes.outlive_parent()

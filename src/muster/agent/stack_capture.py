@@ -167,7 +167,7 @@ class Dump:
 
 
 def _signal_thread(pid: int, thread: int) -> bool:
-    tgkill = getattr(processes.libc, "tgkill", None)  # glibc has it since 2.30
+    tgkill = getattr(processes.libc(), "tgkill", None)  # glibc has it since 2.30
     return tgkill is not None and tgkill(pid, thread, int(SIGNAL)) == 0
 
 

@@ -165,4 +165,7 @@ class Stopping:
 
     def left(self) -> list[int]:
         """Processes of the job that are still alive."""
-        return [pid for pid in processes.descendants(os.getpid()) if pid not in self.spared]
+        me = os.getpid()
+        if processes.has_only(me, self.spared):
+            return []
+        return [pid for pid in processes.descendants(me) if pid not in self.spared]

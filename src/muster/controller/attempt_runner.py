@@ -69,6 +69,8 @@ class AttemptRunner(ABC):
         self.requeue = parts.requeue
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
+        self._have_ended = False
+        """Whether all hosts have confirmed that nothing is left of the last attempt."""
 
     @property
     def is_running(self) -> bool:
@@ -103,6 +105,7 @@ class AttemptRunner(ABC):
         attempt.is_expected = self.requeue.expects
         parts.observers.begin_attempt(plan, number, swaps)
         watching = parts.observers.watch(attempt)
+        self._have_ended = False
         try:
             await self._agents.start(plan, number, self.on_loss)
             parts.timeline.note(f"attempt {number}: ranks started")
@@ -148,6 +151,8 @@ class AttemptRunner(ABC):
 
     async def stop_ranks(self) -> None:
         """End everything that still runs on the remaining hosts."""
+        if self._have_ended:
+            return
         self._status.stopping()
         grace = self.grace
         if self.attempt is not None and (self.attempt.losses or self.attempt.drain):
@@ -159,3 +164,4 @@ class AttemptRunner(ABC):
                 self._screen.warning(f"{host}: could not kill process {which}, blocked in the kernel (disk or driver)")
         if self._stuck and self.attempt is not None:
             self.attempt.stuck, self._status.stuck = True, tuple(self._stuck)
+        self._have_ended = not self._stuck

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from ..shared.light_ctypes import c_void_p, python_function
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import ctypes
     from collections.abc import Callable
 
 _WORDS = 40
@@ -36,14 +37,12 @@ def call_outermost(function: Callable[[], object]) -> None:
 
 def _inner(frame: object) -> int | None:
     """The address of the interpreter's own frame: inside a frame object, or the object itself before Python 3.11."""
-    import ctypes
-
     if sys.version_info < (3, 11):
         return id(frame)
-    return ctypes.c_void_p.from_address(id(frame) + _FRAME).value
+    return c_void_p.from_address(id(frame) + _FRAME).value
 
 
-def _current_frame() -> ctypes.c_void_p | None:
+def _current_frame() -> c_void_p | None:
     """The location of the interpreter's pointer to the current frame of the main thread; None if unknown.
 
     CPython keeps it in the thread state; 3.11 and 3.12 keep it in a structure on the C stack that the thread state
@@ -51,20 +50,16 @@ def _current_frame() -> ctypes.c_void_p | None:
     """
     if sys.implementation.name != "cpython":
         return None
-    import ctypes
-
     inner = _inner(sys._getframe())
-    get_state = ctypes.pythonapi.PyThreadState_Get
-    get_state.restype = ctypes.c_void_p
-    state: int = get_state()
+    state: int = python_function("PyThreadState_Get", c_void_p)()
     first, last = _stack()
     for word in range(_WORDS):
-        slot = ctypes.c_void_p.from_address(state + 8 * word)
+        slot = c_void_p.from_address(state + 8 * word)
         if slot.value == inner:
             return slot
         if slot.value is not None and first <= slot.value < last - 16 and slot.value % 8 == 0:
             for offset in (0, 8):
-                below = ctypes.c_void_p.from_address(slot.value + offset)
+                below = c_void_p.from_address(slot.value + offset)
                 if below.value == inner:
                     return below
     return None

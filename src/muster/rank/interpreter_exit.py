@@ -54,10 +54,11 @@ def stop_at_exit_handlers() -> None:
     """
     from ..shared import processes
 
-    on_exit = getattr(processes.libc, "on_exit", None)  # glibc
+    libc = processes.libc()
+    on_exit = getattr(libc, "on_exit", None)  # glibc
     if on_exit is not None:
-        on_exit(processes.libc._exit, None)
-        processes.libc.__cxa_atexit(processes.libc.fflush, None, None)
+        on_exit(libc._exit, None)
+        libc.__cxa_atexit(libc.fflush, None, None)
 
 
 def _finish(code: int, kept: Collection[str]) -> int:
@@ -214,8 +215,9 @@ def _exit(code: int, *, is_forked: bool) -> NoReturn:
     from ..shared import processes
 
     try:
-        processes.libc.fflush(None)
+        libc = processes.libc()
+        libc.fflush(None)
         if is_forked and not torch_groups.are_alive():
-            processes.libc.exit(code & 0xFF)
+            libc.exit(code & 0xFF)
     finally:
         os._exit(code & 0xFF)

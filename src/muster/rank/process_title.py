@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
+import sys
 
 from ..shared import processes
+from ..shared.light_ctypes import c_size_t, c_void_p, function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,15 +24,6 @@ _ARG_START, _ARG_END, _ENV_START = 7, 8, 9
 
 _region: list[int] = []
 """Begin, end and number of this process's arguments, determined before anything changes them."""
-
-
-class _Map(ctypes.Structure):
-    _fields_ = [
-        ("members", ctypes.c_uint64 * len(_FIELDS)),
-        ("auxv", ctypes.c_uint64),
-        ("auxv_size", ctypes.c_uint32),
-        ("exe_fd", ctypes.c_uint32),
-    ]
 
 
 def command(config: Target) -> list[str]:
@@ -64,7 +56,7 @@ def set_title(argv: Sequence[str]) -> None:
             return
         rest = b" \0" * (fillers - 1)
         rest += b" " * (room - len(rest) - 1) + b"\0"
-        ctypes.memmove(start, title + rest, end - start)
+        function("memmove")(c_void_p(start), title + rest, c_size_t(end - start))
         members[_ARG_START], members[_ARG_END] = start, start + len(title)
         members[_ENV_START] = members[_ARG_END]  # the kernel lets a longer title continue only there
         _show(members)
@@ -74,13 +66,14 @@ def set_title(argv: Sequence[str]) -> None:
 
 def _members() -> list[int]:
     fields = processes.stat("self")[1]
-    break_at = processes.libc.sbrk
-    break_at.restype = ctypes.c_void_p
+    break_at = function("sbrk", c_void_p)
     # The first field after the name is the third of proc(5).
     return [break_at(0) if number is None else int(fields[number - 3]) for number in _FIELDS]
 
 
 def _show(members: Sequence[int]) -> None:
     """Set the kernel's argument region; without CONFIG_CHECKPOINT_RESTORE it also shows the padding."""
-    layout = _Map((ctypes.c_uint64 * len(_FIELDS))(*members), 0, 0, 0xFFFFFFFF)
-    processes.libc.prctl(_PR_SET_MM, _PR_SET_MM_MAP, ctypes.byref(layout), ctypes.sizeof(layout), 0)
+    # Then the address of the auxiliary vector (64 bits), its size and a descriptor of the program (32 each): unchanged.
+    parts = [member.to_bytes(8, sys.byteorder) for member in (*members, 0)]
+    layout = b"".join((*parts, bytes(4), b"\xff" * 4))
+    processes.prctl(_PR_SET_MM, _PR_SET_MM_MAP, layout, len(layout), 0)

@@ -9,7 +9,7 @@ from _thread import allocate_lock
 
 from ..shared.user_code import is_users
 from ..shared.wire import encode
-from . import kept_errors, torch_adapter
+from . import kept_errors
 from .failure_text import place_of, summary_of, text_of
 
 TYPE_CHECKING = False
@@ -65,6 +65,7 @@ class Reporter:
         """Report an uncaught exception, where it was raised, and how many collectives had been called."""
         from traceback import format_exception
 
+        from . import torch_adapter
         from .post_mortem import paths_of
 
         text = "".join(format_exception(type(error), error, traceback))
@@ -86,24 +87,40 @@ class Reporter:
     def left(self, how: str, place: str = "") -> None:
         """Report how a rank exits without an error: at the `end` of its script, or by sys.exit (`exit`)."""
         alone = self._alone.count() if self._alone is not None else 0
-        groups = torch_adapter.group_numbers()
+        groups: dict[str, tuple[int, int]] = {}
+        if "torch" in sys.modules:
+            from . import torch_adapter  # here, because a rank without torch does without it
+
+            groups = torch_adapter.group_numbers()
         self.send({"t": "left", "how": how, "place": place, "groups": groups, **({"alone": alone} if alone else {})})
 
     def problem(self, sentence: str, hint: str) -> None:
         """Report a failure with a message and hint of Muster's own."""
+        from . import torch_adapter
+
         done = torch_adapter.collectives_begun()
         self.send({"t": "exception", "summary": sentence, "message": sentence, "hint": hint, "done": done})
 
     def watch_groups(self) -> None:
         """Install hooks that start the sampling thread when the script creates a process group."""
-        from .torch_groups import Hooks
-
-        hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
-        self.guard(hooks.install)
+        if "torch" in sys.modules:
+            self._install_hooks()
+        else:
+            sys.meta_path.insert(0, _BeforeTorch(self._before_torch))  # type: ignore[arg-type]
         if "MUSTER_MLFLOW_RUN" in os.environ:
             from . import mlflow_run
 
             self.guard(mlflow_run.install)
+
+    def _before_torch(self) -> None:
+        self.send({"t": "imports_torch"})
+        self._install_hooks()
+
+    def _install_hooks(self) -> None:
+        from .torch_groups import Hooks
+
+        hooks = Hooks(lambda: self.guard(self._joining), lambda: self.guard(self._start_sampling))
+        self.guard(hooks.install)
         if os.environ.get("WORLD_SIZE", "1") != "1":
             from .lone_steps import LoneSteps
 
@@ -146,6 +163,10 @@ class Reporter:
 
     def last_look(self) -> None:
         """Report the final progress of a script, which may have ended between two samples."""
+        if "torch" not in sys.modules:
+            return
+        from . import torch_adapter
+
         done = torch_adapter.collectives_begun()
         if done > self.reported:
             more = {"groups": torch_adapter.group_numbers(), "steps": self.sampler.steps[1]} if self.sampler else {}
@@ -157,6 +178,23 @@ class Reporter:
             self.send(message)
         before, self.reported = self.reported, max(self.reported, done)
         self.send({"t": "progress", "done": self.reported, "first": self.reported > before == 0, **more})
+
+
+class _BeforeTorch:
+    """Calls a function when the script imports torch, before it is loaded."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then = then
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Find torch through the other finders, once."""
+        if name != "torch":
+            return None
+        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        from importlib.util import find_spec
+
+        self._then()
+        return find_spec(name)
 
 
 def is_watched() -> bool:

@@ -6,23 +6,25 @@ import builtins
 import io
 import os
 import sys
-import types
 from _frozen_importlib_external import SourceFileLoader
 
-from . import interpreter_exit, torch_adapter, torch_groups
 from .failure_text import place_of, text_of
 from .questions import SIGNAL
 from .reporter import Reporter, is_watched
 
-# signal, ctypes and others are imported where they are used, which saves a fresh rank 10 ms.
+# What most fresh ranks do not need before their script imports torch is imported where it is used: that saves 10 ms.
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from types import TracebackType
+    from functools import partial
+    from types import ModuleType, TracebackType
     from typing import NoReturn
 
     from ..shared.spawner_messages import FreshRankConfig, RankConfig, Target
+
+else:
+    from _functools import partial  # functools itself takes 2 ms of CPU
 
 _LOADERS = ("runpy", "importlib._bootstrap", "importlib._bootstrap_external")
 """Python's own modules that run or import the script."""
@@ -44,7 +46,10 @@ def main(config: FreshRankConfig) -> int:
     os.set_inheritable(config["stacks"], False)
     reporter = Reporter(config["report"])
     code = _run(config, reporter)
-    if code == interpreter_exit.INTERRUPTED or torch_groups.are_alive():
+    groups = _process_groups()
+    if code < 0 or (groups is not None and groups.are_alive()):  # -2: KeyboardInterrupt
+        from . import interpreter_exit
+
         interpreter_exit.leave(code, (), is_forked=False)
     return code
 
@@ -54,7 +59,7 @@ def run_forked(config: Target, env: Mapping[str, str], fds: list[int]) -> NoRetu
     import signal
 
     from ..shared import processes
-    from . import process_title
+    from . import interpreter_exit, process_title, torch_adapter
 
     processes.default_signals()
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -134,12 +139,16 @@ def _on_exception(error: BaseException, config: Target, reporter: Reporter) -> i
         sys.__excepthook__(type(other), other, _users_part(other.__traceback__))
         _print("\nOriginal exception was:")
         sys.__excepthook__(type(error), error, traceback)
-    return interpreter_exit.INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
+    if not isinstance(error, KeyboardInterrupt):
+        return 1
+    from .interpreter_exit import INTERRUPTED
+
+    return INTERRUPTED
 
 
 def _on_import(package: str, before: Mapping[str, str], reporter: Reporter) -> None:
     """Apply the current environment when the script imports a package that the zygote has already imported."""
-    from . import preloaded
+    from . import preloaded, torch_adapter
 
     torch_adapter.set_threads(os.environ)
     if package == "torch" and os.environ.get("TORCH_DISTRIBUTED_DEBUG") != before.get("TORCH_DISTRIBUTED_DEBUG"):
@@ -154,10 +163,16 @@ def _hold(reporter: Reporter) -> None:
 
     A rank that exits closes its connections, which makes gloo fail in ranks that are still connecting.
     """
-    if not torch_groups.have_all_joined(_HOLD_NOTICE):
+    groups = _process_groups()
+    if groups is not None and not groups.have_all_joined(_HOLD_NOTICE):
         reporter.send({"t": "held", "limit": _HOLD_LIMIT})
-        torch_groups.have_all_joined(_HOLD_LIMIT - _HOLD_NOTICE)
+        groups.have_all_joined(_HOLD_LIMIT - _HOLD_NOTICE)
         reporter.send({"t": "released"})
+
+
+def _process_groups() -> ModuleType | None:
+    """The module about the process groups of this rank; None if it has none, because it has not imported torch."""
+    return sys.modules.get(f"{__package__}.torch_groups")
 
 
 def set_first_path(config: Target) -> None:
@@ -178,11 +193,9 @@ def set_first_path(config: Target) -> None:
 
 def _run_target(config: RankConfig, reporter: Reporter) -> int:
     """Run the rank's script, module or function, and return its exit code."""
-    from functools import partial
-
     from .frames import call_outermost
 
-    main = types.ModuleType("__main__")
+    main = type(sys)("__main__")
     main.__dict__.update(__builtins__=builtins, __annotations__={})
     # Kept after the script ends, because pickle and multiprocessing's spawn look the script up here.
     sys.modules["__main__"] = main

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
 else:
     import _socket
     from _socket import *  # noqa: F403  # pyright: ignore[reportWildcardImportFromLibrary]
-    from struct import pack, unpack
+    from sys import byteorder
 
     _INT = 4  # bytes of a descriptor
 
@@ -39,7 +39,9 @@ else:
 
     def send_fds(sock, buffers, fds):
         """Send bytes with descriptors."""
-        return sock.sendmsg(buffers, [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, pack(f"{len(fds)}i", *fds))])
+        return sock.sendmsg(
+            buffers, [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, b"".join(fd.to_bytes(_INT, byteorder) for fd in fds))]
+        )
 
     def recv_fds(sock, size, most):
         """Receive up to `size` bytes with up to `most` descriptors."""
@@ -47,6 +49,6 @@ else:
         fds = []
         for level, kind, part in parts:
             if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:
-                number = len(part) // _INT
-                fds += unpack(f"{number}i", part[: number * _INT])
+                whole = range(0, len(part) - _INT + 1, _INT)
+                fds += [int.from_bytes(part[begin : begin + _INT], byteorder) for begin in whole]
         return data, fds, flags, address

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import struct
 import sys
 import time
 
@@ -94,9 +93,9 @@ def interfaces() -> list[Interface]:
     by_name_v6 = _ipv6_addresses()
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            request = struct.pack("256s", name.encode()[:15])
+            request = name.encode()[:15].ljust(256, b"\0")
             try:
-                flags = struct.unpack_from("H", fcntl.ioctl(probe, _SIOCGIFFLAGS, request), 16)[0]
+                flags = int.from_bytes(fcntl.ioctl(probe, _SIOCGIFFLAGS, request)[16:18], sys.byteorder)
             except OSError:
                 continue
             if not flags & _IFF_UP:

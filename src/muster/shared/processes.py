@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
 
 from . import light_signal as signal
+from .light_ctypes import function
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from ctypes import CDLL
 
-libc = ctypes.CDLL(None, use_errno=True)
+prctl = function("prctl")
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -35,9 +36,16 @@ IGNORES_HANGUP = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
 """Whether this process was started with SIGHUP ignored, as by nohup and PBS; ranks then ignore it too."""
 
 
+def libc() -> CDLL:
+    """All of the C library."""
+    import ctypes  # here, because most processes need only `prctl`
+
+    return ctypes.CDLL(None)
+
+
 def adopt_orphans() -> None:
     """Make this process the new parent of all orphaned descendants, even after setsid."""
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
@@ -45,14 +53,14 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
 
     The kernel acts when the *thread* that forked this process exits, so fork from the parent's main thread.
     """
-    libc.prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def outlive_parent() -> None:
     """Undo `die_with`."""
-    libc.prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, 0, 0, 0, 0)
 
 
 def stat(pid: int | str) -> tuple[bytes, list[bytes]]:
@@ -89,6 +97,23 @@ def below(root: int, by_parent: Mapping[int, list[int]]) -> list[int]:
 def descendants(root: int) -> list[int]:
     """All living descendants of `root`."""
     return below(root, children())
+
+
+def has_only(root: int, known: Collection[int]) -> bool:
+    """Whether a process has no children except `known`, and those have no others; False if the kernel does not tell.
+
+    This reads a few files, where `descendants` reads one of every process on this host. The kernel lists zombies too,
+    and never skips a child unless one before it in the list is reaped meanwhile.
+    """
+    try:
+        for pid in (root, *known):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    if any(int(child) not in known for child in file.read().split()):
+                        return False
+        return all(os.path.exists(f"/proc/{pid}") for pid in known)
+    except OSError:
+        return False
 
 
 def is_alive(pid: int) -> bool:

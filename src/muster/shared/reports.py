@@ -183,6 +183,12 @@ class Sampling(Report):
     thread: int
 
 
+class ImportsTorch(Report):
+    """The script of a fresh rank begins to import torch."""
+
+    t: Literal["imports_torch"]
+
+
 class Answer(Where, Report):
     """Where the rank is, because the agent asked; with `deep`, including stack traces and its last collectives."""
 
@@ -227,5 +233,5 @@ PASSED_ON: dict[str, type] = kinds_of(
 )
 """The reports that the controller gets, as events."""
 
-REPORTS: dict[str, type] = {**PASSED_ON, **kinds_of(Sampling, Answer, Marked, Moved)}
+REPORTS: dict[str, type] = {**PASSED_ON, **kinds_of(Sampling, ImportsTorch, Answer, Marked, Moved)}
 """Every report by its name, the value of `t`."""
