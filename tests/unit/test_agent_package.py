@@ -130,5 +130,3 @@ def test_the_c_library_is_called_without_ctypes():
     assert process == os.getpid()
     state = light_ctypes.python_function("PyThreadState_Get", light_ctypes.c_void_p)()
     assert isinstance(state, int)
-    with pytest.raises(SyntaxError, match=r"bad\.py"):
-        light_ctypes.python_function("Py_CompileString", light_ctypes.py_object)(b"x = (", b"bad.py", 257)
