@@ -153,3 +153,14 @@ def test_a_descriptor_that_another_handler_of_the_same_turn_closed_is_not_read(t
     assert len(handled) == 1
     for end in (end for pair in pairs for end in pair):
         end.close()
+
+
+def test_nothing_is_measured_on_a_host_whose_ranks_have_ended(talk: Talk, rank: Any):
+    talk.agent.usage._begin = 0.0, True
+    rank.exited = True
+    talk.agent.usage.step([rank])
+    assert talk.agent.usage._gauges is None
+    rank.exited = False
+    talk.agent.usage.step([rank])
+    assert talk.agent.usage._gauges is not None
+    talk.agent.usage.end()

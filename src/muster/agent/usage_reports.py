@@ -6,7 +6,7 @@ import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Mapping
 
     from ..shared import light_selectors as selectors
     from .gpu_metrics import Reader
@@ -40,12 +40,12 @@ class UsageReports:
         """Measure from now on, also the host if `of_host`."""
         self._begin = time.monotonic() + _AFTER, of_host
 
-    def step(self, ranks: Iterable[Rank]) -> None:
+    def step(self, ranks: Collection[Rank]) -> None:
         """Measure and report, if due."""
         try:
             if self._gauges is not None:
                 self._gauges.step(ranks)
-            elif self._begin is not None and time.monotonic() >= self._begin[0]:
+            elif self._begin is not None and time.monotonic() >= self._begin[0] and not _have_ended(ranks):
                 from .host_metrics import Gauges  # here, so that it does not delay the ranks
 
                 self._gauges = Gauges(self._selector, self._send, self._begin[1], self._guard)
@@ -58,3 +58,8 @@ class UsageReports:
         if self._gauges is not None:
             self._gauges.end()
             self._gauges = None
+
+
+def _have_ended(ranks: Collection[Rank]) -> bool:
+    """Whether the ranks of this host ended before anything was measured, while those of other hosts run."""
+    return bool(ranks) and all(rank.exited for rank in ranks)

@@ -100,7 +100,7 @@ def descendants(root: int) -> list[int]:
 
 
 def has_only(root: int, known: Collection[int]) -> bool:
-    """Whether a process has no children except `known`, and those have no others; False if the kernel does not tell.
+    """Whether a process has no children except `known`, which have no others; False if the kernel lists none.
 
     This reads a few files, where `descendants` reads one of every process on this host. The kernel lists zombies too,
     and never skips a child unless one before it in the list is reaped meanwhile.
