@@ -118,8 +118,9 @@ def text(tmp_path_factory) -> Iterator[Path]:
 
 def train(text: Path, ranks: int, *argv: str, strategy: str = "ddp") -> Done:
     """A run of the recipe; all runs share a kept zygote, because most of a run's time is the import of torch."""
-    common = ("--quiet", "--no-check", "--keep=5m", "-m", MODULE, "--data", str(text), "--log_every=1", *TINY)
-    argv = ("--nproc", str(ranks), *common, "--strategy", strategy, *argv)
+    host = ("--quiet", "--no-check", "--keep=5m", "--preload=torch.distributed.fsdp", "--nproc", str(ranks))
+    common = ("-m", MODULE, "--data", str(text), "--log_every=1", *TINY)
+    argv = (*host, *common, "--strategy", strategy, *argv)
     return run_here(text.parent, *argv, state=text.parent / "state", OMP_NUM_THREADS="1")
 
 
