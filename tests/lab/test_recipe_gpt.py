@@ -109,11 +109,10 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth():
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory) -> Iterator[Path]:
-    path = tmp_path_factory.mktemp("text") / "input.txt"
+def text(kept) -> Path:
+    path = kept / "input.txt"
     path.write_text(TEXT)
-    yield path
-    run_here(path.parent, "--end", command="keep", state=path.parent / "state")
+    return path
 
 
 def train(text: Path, ranks: int, *argv: str, strategy: str = "ddp") -> Done:
@@ -121,7 +120,7 @@ def train(text: Path, ranks: int, *argv: str, strategy: str = "ddp") -> Done:
     host = ("--quiet", "--no-check", "--keep=5m", "--preload=torch.distributed.fsdp", "--nproc", str(ranks))
     common = ("-m", MODULE, "--data", str(text), "--log_every=1", *TINY)
     argv = (*host, *common, "--strategy", strategy, *argv)
-    return run_here(text.parent, *argv, state=text.parent / "state", OMP_NUM_THREADS="1")
+    return run_here(text.parent, *argv, state=text.parent, OMP_NUM_THREADS="1")
 
 
 def losses(folder: Path) -> dict[float, float]:
