@@ -29,18 +29,30 @@ settings.register_profile("muster", deadline=None, suppress_health_check=[Health
 settings.load_profile("muster")
 
 LONGEST = (
-    "test_recovery_matrix.py",
-    "test_run_mpi.py",
-    "test_run_outages.py",
-    "test_run_container.py",
-    "test_requeue.py",
-    "test_documents.py",
-    "test_run_slurm.py",
-    "test_run_pbs.py",
+    "test_recipe_gpt.py",
     "test_conformance.py",
-    "test_run_failures.py",
+    "test_documents.py",
+    "test_rank_ends.py",
+    "test_recipe_resnet50.py",
+    "test_recipe_mnist.py",
+    "test_recipe_checkpoints.py",
+    "test_recipes_under_launchers.py",
+    "test_requeue.py",
+    "test_recipe_resnet50_fused.py",
     "test_run_no_orphans.py",
+    "test_run_mpi.py",
     "test_recipes_under_mpi.py",
+    "test_run_container.py",
+    "test_recipes_under_torchrun.py",
+    "test_run_pbs.py",
+    "test_recipe_tacotron2.py",
+    "test_drain.py",
+    "test_recipes_under_pbs.py",
+    "test_run_slurm.py",
+    "test_recovery_matrix.py",
+    "test_run_outages.py",
+    "test_keep.py",
+    "test_run_failures.py",
     "test_run_slurm_login.py",
     "test_run_local.py",
     "test_jobs.py",
@@ -48,7 +60,12 @@ LONGEST = (
 )
 """Files whose tests are started first, so that none of them is what the other workers wait for at the end."""
 
-APART = {"test_conformance.py": 8, "test_documents.py": 6}
+APART = {
+    "test_conformance.py": 8,
+    "test_documents.py": 6,
+    "test_rank_ends.py": 2,
+    "test_recipes_under_launchers.py": 2,
+}
 """Files whose tests share nothing, and into how many parts they are divided among workers."""
 
 LIMIT = 120

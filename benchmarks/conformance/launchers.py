@@ -8,9 +8,10 @@ import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -29,6 +30,14 @@ LEAVING_LIMIT = 5.0
 """Seconds that processes may outlive their launcher."""
 
 PLAIN = {"PATH": os.environ["PATH"], "HOME": os.path.expanduser("~"), "LANG": "C.UTF-8", "CUDA_VISIBLE_DEVICES": ""}
+
+PYTHON = {
+    sysconfig.get_path("stdlib"): "$STDLIB",
+    sysconfig.get_path("platlib"): "$PACKAGES",
+    sysconfig.get_path("purelib"): "$PACKAGES",
+    sys.executable: "$PYTHON",
+}
+"""Where this Python is, and what stands for it in a record, which counts on other machines too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,10 +58,36 @@ class Outcome:
     """What the launcher printed."""
 
 
+class Kept:
+    """A kept host (docs/keep.md) whose zygote serves many runs, so that not each of them imports torch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.state = folder / "state"
+        self._tag = uuid.uuid4().hex
+
+    def ready(self) -> None:
+        """Start a zygote if there is none, for example because the last program has ended it."""
+        if not any(line.startswith("muster zygote") for line in self.processes().values()):
+            self._command(("-H", "localhost", "--for", "5m"))
+
+    def processes(self) -> dict[int, str]:
+        """The agent and the zygote, and the processes of ranks that did not start another program."""
+        return tagged(self._tag)
+
+    def end(self) -> None:
+        """End all of it."""
+        self._command(("--end",))
+        end_all(self.processes)
+
+    def _command(self, argv: Sequence[str]) -> None:
+        env = {**PLAIN, "XDG_STATE_HOME": str(self.state), TAG: self._tag}
+        subprocess.run([MUSTER, "keep", *argv], env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT)
+
+
 class Run:
     """A launcher with one program in a new directory."""
 
-    def __init__(self, program: Program, folder: Path) -> None:
+    def __init__(self, program: Program, folder: Path, kept: Kept | None = None) -> None:
         self.program = program
         self.folder = folder
         self.work, self.out = folder / "work", folder / "out"
@@ -60,7 +95,10 @@ class Run:
             path.mkdir(parents=True)
         self.target = program.place_in(self.work)
         self.tag = uuid.uuid4().hex
-        places = {"OUT": str(self.out), "PWD": str(self.work), "XDG_STATE_HOME": str(folder / "state")}
+        self._kept = kept
+        self._before = kept.processes().keys() if kept else set[int]()
+        self.state = kept.state if kept else folder / "state"
+        places = {"OUT": str(self.out), "PWD": str(self.work), "XDG_STATE_HOME": str(self.state)}
         env = {**PLAIN, **places, TAG: self.tag, **program.env}
         self.env = {**env, "BEFORE": ":".join([*env, "BEFORE"])}
 
@@ -78,7 +116,7 @@ class Run:
                 code = self._wait(process, limit)
                 left = self._left(LEAVING_LIMIT) if code != 124 else {}
             finally:
-                self._end()
+                end_all(self._processes)
                 process.wait(10)
         return code, tuple(left.values())
 
@@ -94,7 +132,8 @@ class Run:
 
     def lines(self, data: bytes) -> list[str]:
         """Output as lines, without parts that vary between runs."""
-        return normalize(data, {str(self.work): "$CWD", str(self.out): "$OUT", str(self.folder): "$FOLDER"})
+        places = {str(self.work): "$CWD", str(self.out): "$OUT", str(self.folder): "$FOLDER"}
+        return normalize(data, {**PYTHON, **places})
 
     def _wait(self, process: subprocess.Popen[bytes], limit: float) -> int:
         deadline, to_send = time.monotonic() + limit, self.program.signal
@@ -110,19 +149,27 @@ class Run:
 
     def _left(self, limit: float) -> dict[int, str]:
         deadline = time.monotonic() + limit
-        while (found := tagged(self.tag)) and time.monotonic() < deadline:
+        while (found := self._processes()) and time.monotonic() < deadline:
             time.sleep(0.05)
         return found
 
-    def _end(self) -> None:
-        deadline = time.monotonic() + 10
-        while (found := tagged(self.tag)) and time.monotonic() < deadline:
-            for pid in found:
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass
-            time.sleep(0.02)
+    def _processes(self) -> dict[int, str]:
+        found = tagged(self.tag)
+        if self._kept is not None:  # a fork of its zygote shows the zygote's environment
+            found.update({pid: line for pid, line in self._kept.processes().items() if pid not in self._before})
+        return found
+
+
+def end_all(processes: Callable[[], Mapping[int, str]]) -> None:
+    """Kill processes until there are none."""
+    deadline = time.monotonic() + 10
+    while (found := processes()) and time.monotonic() < deadline:
+        for pid in found:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        time.sleep(0.02)
 
 
 def tagged(tag: str) -> dict[int, str]:
@@ -165,9 +212,15 @@ def _under_torchrun(program: Program, folder: Path) -> Outcome:
     return Outcome(code=code, first=first, streams=streams, files=run.files(), left=left, said=run.said)
 
 
-def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *, hosts: int = 0) -> Outcome:
-    """Run a program under Muster, optionally with more options of `muster run` and on lab hosts."""
-    run = Run(program, folder)
+def under_muster(
+    program: Program, folder: Path, options: Sequence[str] = (), *, hosts: int = 0, kept: Kept | None = None
+) -> Outcome:
+    """Run a program under Muster, optionally with more options of `muster run`, on lab hosts or on a kept host."""
+    if kept is not None:
+        kept.ready()
+    run = Run(program, folder, kept)
+    jobs = run.state / "muster" / "jobs"
+    before = set(jobs.glob("*/"))
     where = ["--nproc", str(program.ranks)]
     if hosts:
         where += ["--lab", str(hosts), "--env", "OUT", "--env", "BEFORE", *(f"--env={name}" for name in program.env)]
@@ -175,7 +228,7 @@ def under_muster(program: Program, folder: Path, options: Sequence[str] = (), *,
     streams: dict[str, list[str]] = {}
     first = None
     ranks = program.ranks * (hosts or 1)
-    for job in (folder / "state" / "muster" / "jobs").glob("*/"):
+    for job in set(jobs.glob("*/")) - before:
         streams = {name: run.lines(data) for name, data in streams_of(job / "attempt-0", ranks).items()}
         state = json.loads((job / "state.json").read_bytes())
         failed = re.match(r"rank (\d+) ", state["sentence"])

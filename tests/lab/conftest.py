@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from kube import KubeCluster
+from launching import run_here
 from recipes import Interpreter
 
 from muster.lab import Lab
@@ -37,6 +38,14 @@ def kube(cluster: Lab, shared: Path) -> Iterator[KubeCluster]:
         pytest.skip("apt-get install kubernetes-client")
     with KubeCluster(cluster, shared / f"kube-{time.monotonic_ns()}") as standin:
         yield standin
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A state directory for all runs of a module; with `--keep`, they share a zygote, which has imported torch."""
+    state = tmp_path_factory.mktemp("kept")
+    yield state
+    run_here(state, "--end", command="keep", state=state)
 
 
 @pytest.fixture(scope="module")

@@ -95,16 +95,17 @@ def write_idx(path: Path, sizes: tuple[int, ...], data: bytes) -> None:
 
 def write_mnist(folder: Path, train: int, test: int) -> None:
     """Write the four files with images that a network learns at once: each class has its own bright stripe."""
+    stripes = [
+        bytes(
+            200 if row in (2 * label + 4, 2 * label + 5) else (row * column * 7) % 32
+            for row in range(28)
+            for column in range(28)
+        )
+        for label in range(10)
+    ]
     for name, count in (("train", train), ("t10k", test)):
         labels = bytes(i % 10 for i in range(count))
-        images = b"".join(
-            bytes(
-                200 if row in (2 * label + 4, 2 * label + 5) else (row * column * 7) % 32
-                for row in range(28)
-                for column in range(28)
-            )
-            for label in labels
-        )
+        images = b"".join(stripes[label] for label in labels)
         write_idx(folder / f"{name}-images-idx3-ubyte", (count, 28, 28), images)
         write_idx(folder / f"{name}-labels-idx1-ubyte", (count,), labels)
 

@@ -68,28 +68,28 @@ with muster.init() as world, muster.Checkpoints(root / "saved", world, keep=3, a
 """
 
 
-def train(folder: Path, ranks: int, resume: str, stop: int) -> Done:
-    path = script(folder, TRAIN)
-    return run_here(folder, "--nproc", str(ranks), "--quiet", path, str(folder), resume, str(stop))
+def train(folder: Path, kept: Path, ranks: int, resume: str, stop: int) -> Done:
+    argv = (script(folder, TRAIN), str(folder), resume, str(stop))
+    return run_here(folder, "--keep=5m", "--nproc", str(ranks), "--quiet", *argv, state=kept)
 
 
-def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path):
-    first = train(tmp_path, 2, "new", 3)
+def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path, kept):
+    first = train(tmp_path, kept, 2, "new", 3)
     assert first.code == 0, first.said
     assert all(first.lines(rank)[0].startswith("from 0 at 0: ") for rank in range(2))
-    second = train(tmp_path, 2, "resume", 4)
+    second = train(tmp_path, kept, 2, "resume", 4)
     assert second.code == 0, second.said
     for rank in range(2):  # the weights, and the generator of each rank
         assert second.lines(rank)[0] == first.lines(rank)[-1].replace("to", "from", 1)
     assert second.lines(0)[0] != second.lines(1)[0], "both draw the same"
-    third = train(tmp_path, 3, "resume", 5)
+    third = train(tmp_path, kept, 3, "resume", 5)
     assert third.code == 0, third.said
     for rank in range(2):
         assert third.lines(rank)[0] == second.lines(rank)[-1].replace("to", "from", 1)
     weights = third.lines(0)[0].split(", ")[0]
     assert weights.startswith("from 4 at 40: weights")
     assert third.lines(2)[0].startswith(weights)
-    last = train(tmp_path, 1, "resume", 99)
+    last = train(tmp_path, kept, 1, "resume", 99)
     assert last.code == 0, last.said
     assert last.lines(0)[0].startswith("from 5 at 55: ")
     seen = [int(word) for rank in range(3) for word in (tmp_path / f"seen-{rank}").read_text().split()]
@@ -254,11 +254,11 @@ except muster.MusterError as error:
 """
 
 
-def test_ranks_of_a_sharded_model_that_do_not_share_the_directory_neither_save_nor_hang(tmp_path):
+def test_ranks_of_a_sharded_model_that_do_not_share_the_directory_neither_save_nor_hang(tmp_path, kept):
     path = script(tmp_path, SHARDED)
 
     def run(mine: str) -> Done:
-        return run_here(tmp_path, "--nproc", "2", "--quiet", path, str(tmp_path), mine)
+        return run_here(tmp_path, "--keep=5m", "--nproc", "2", "--quiet", path, str(tmp_path), mine, state=kept)
 
     saved = run("own")
     assert saved.code == 2, saved.said

@@ -109,16 +109,18 @@ def test_the_learning_rate_rises_then_falls_to_a_tenth():
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("text") / "input.txt"
+def text(kept) -> Path:
+    path = kept / "input.txt"
     path.write_text(TEXT)
     return path
 
 
 def train(text: Path, ranks: int, *argv: str, strategy: str = "ddp") -> Done:
-    common = ("--quiet", "--no-check", "-m", MODULE, "--data", str(text), "--log_every=1", *TINY)
-    done = run_here(text.parent, "--nproc", str(ranks), *common, "--strategy", strategy, *argv, OMP_NUM_THREADS="1")
-    return done
+    """A run of the recipe; all runs share a kept zygote, because most of a run's time is the import of torch."""
+    host = ("--quiet", "--no-check", "--keep=5m", "--preload=torch.distributed.fsdp", "--nproc", str(ranks))
+    common = ("-m", MODULE, "--data", str(text), "--log_every=1", *TINY)
+    argv = (*host, *common, "--strategy", strategy, *argv)
+    return run_here(text.parent, *argv, state=text.parent, OMP_NUM_THREADS="1")
 
 
 def losses(folder: Path) -> dict[float, float]:

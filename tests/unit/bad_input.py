@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import io
 import os
 import re
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,6 +16,7 @@ from typing import Any, NoReturn
 from unittest.mock import patch
 
 import pytest
+from in_process import printed
 
 from muster.cli import main
 
@@ -101,10 +100,9 @@ def nothing_starts() -> Generator[None]:
 
 def invoke(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Done:
     """Run `muster ARGV`."""
-    out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace")
     begin = time.monotonic()
     code: int | None
-    with patch.dict(os.environ, env or {}), patch.object(sys, "stdout", out), patch.object(sys, "stderr", err):
+    with patch.dict(os.environ, env or {}), printed() as texts:
         try:
             with nothing_starts():
                 code = main(list(argv))
@@ -113,10 +111,7 @@ def invoke(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Done:
         except SystemExit as exit:
             code = int(exit.code or 0)
     seconds = time.monotonic() - begin
-    out.flush()
-    err.flush()
-    texts = [stream.buffer.getvalue().decode("utf-8", "replace") for stream in (out, err)]  # type: ignore[attr-defined]
-    return Done(code=code, out=texts[0], err=texts[1], seconds=seconds)
+    return Done(code=code, out=texts.out, err=texts.err, seconds=seconds)
 
 
 def problem_with(done: Done, case: Case) -> str:

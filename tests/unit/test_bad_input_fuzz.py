@@ -102,7 +102,7 @@ LIKE_TOML = st.lists(st.one_of(st.sampled_from(TOML), st.text(max_size=3)), max_
 
 
 @seed(18)
-@settings(max_examples=500, database=None)
+@settings(max_examples=150, database=None)
 @given(LIKE_HOSTS)
 def test_a_list_of_hosts_is_read_or_refused(text: str):
     try:
@@ -113,7 +113,7 @@ def test_a_list_of_hosts_is_read_or_refused(text: str):
 
 
 @seed(18)
-@settings(max_examples=500, database=None)
+@settings(max_examples=150, database=None)
 @given(st.one_of(LIKE_HOSTS.map(lambda text: text.encode("utf-8", "surrogatepass")), st.binary(max_size=60)))
 def test_a_hostfile_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes):
     path = tmp_path_factory.getbasetemp() / "fuzzed-hostfile"
@@ -125,7 +125,7 @@ def test_a_hostfile_is_read_or_refused(tmp_path_factory: pytest.TempPathFactory,
 
 
 @seed(18)
-@settings(max_examples=300, database=None)
+@settings(max_examples=100, database=None)
 @given(
     LIKE_HOSTS,
     LIKE_HOSTS,
@@ -142,7 +142,7 @@ def test_a_node_list_of_slurm_is_read_or_refused(nodes: str, other: str, name: s
 
 
 @seed(18)
-@settings(max_examples=300, database=None)
+@settings(max_examples=100, database=None)
 @given(
     LIKE_HOSTS,
     LIKE_HOSTS,
@@ -158,7 +158,7 @@ def test_a_node_file_of_pbs_is_read_or_refused(nodes: str, qstat: str, other: st
 
 
 @seed(18)
-@settings(max_examples=300, database=None)
+@settings(max_examples=100, database=None)
 @given(st.one_of(LIKE_TOML.map(lambda text: text.encode("utf-8", "surrogatepass")), st.binary(max_size=40)))
 def test_a_configuration_is_read_or_refused(data: bytes):
     try:

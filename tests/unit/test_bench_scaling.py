@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from in_process import muster
 
 from muster.bench.scaling_curve import (
     Rate,
@@ -27,8 +27,6 @@ from muster.cli.scaling import work_of
 from muster.errors import UsageError
 from muster.hosts import Host, parse_hosts
 from muster.own_python import module_argv
-
-MUSTER = str(Path(sys.executable).with_name("muster"))
 
 
 @pytest.mark.parametrize(
@@ -132,9 +130,7 @@ def test_strong_scaling_shares_the_batch_out_and_weak_scaling_does_not():
 
 def bench(*argv: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "XDG_STATE_HOME": str(cwd / "state")}
-    return subprocess.run(
-        [MUSTER, "bench", *argv], cwd=cwd, env=env, capture_output=True, text=True, timeout=100, check=False
-    )
+    return muster("bench", *argv, cwd=cwd, env=env)
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import muster
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-MUSTER = str(Path(sys.executable).with_name("muster"))
 
 
 @pytest.fixture
@@ -21,14 +21,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def dry_run(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MUSTER, "run", "--dry-run", *argv],
-        cwd=folder,
-        env={"PATH": os.environ["PATH"], "HOME": str(folder / "home"), **env},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    env = {"PATH": os.environ["PATH"], "HOME": str(folder / "home"), **env}
+    return muster("run", "--dry-run", *argv, cwd=folder, env=env)
 
 
 def frozen(text: str, folder: Path) -> str:

@@ -506,7 +506,7 @@ def test_the_work_of_a_judgement_grows_with_the_ranks_and_not_with_their_square(
         return lambda: (finding := judge(ranks)) and (sentence(finding, ranks), detail(finding, ranks), working(ranks))
 
     assert judged(512)(), "there is something to find"
-    assert growth(judged, 512, 2048) < 6  # four times the ranks
+    assert growth(judged, 256, 1024) < 6  # four times the ranks
 
 
 @pytest.mark.parametrize("case", ["all but one wait in a collective", "many call something else"])
@@ -515,4 +515,4 @@ def test_so_does_that_of_comparing_the_last_calls(case: str):
         ranks = job(*LARGE[case](count))
         return lambda: (found := last_calls_differ(ranks)) and sentence_of_differing(found, ranks)
 
-    assert growth(compared, 512, 2048) < 6
+    assert growth(compared, 256, 1024) < 6

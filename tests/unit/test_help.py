@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+from in_process import muster
 
 from muster.cli import COMMANDS, main
 
 
 def muster_help(*command: str) -> str:
-    argv = [sys.executable, "-m", "muster", *command, "--help"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
+    done = muster(*command, "--help", cwd=Path("/"), env=os.environ)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

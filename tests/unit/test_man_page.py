@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
 
 import pytest
+from in_process import muster
 from tools.man_page import PAGE, man_page
 
 from muster.cli import COMMANDS
@@ -15,7 +17,7 @@ from muster.cli.command_table import command_table
 
 
 def printed(*argv: str) -> str:
-    done = subprocess.run([sys.executable, "-m", "muster", *argv], capture_output=True, text=True, timeout=100)
+    done = muster(*argv, cwd=PAGE.parent, env=os.environ)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
@@ -60,7 +62,8 @@ def test_help_of_a_command_is_its_option_help(command: tuple[str, ...]):
 
 def test_help_alone_lists_the_commands():
     assert printed("help") == printed("--help")
-    assert all(f"  {name} " in printed("help") for name in COMMANDS)
+    text = printed("help")
+    assert all(f"  {name} " in text for name in COMMANDS)
 
 
 def test_help_of_an_unknown_command_is_an_error():

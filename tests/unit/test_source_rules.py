@@ -25,9 +25,17 @@ def files() -> Iterator[Path]:
         yield from (file for file in (ROOT / folder).rglob("*.py") if "torchrun/programs" not in str(file))
 
 
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """All statements below a node; ast.walk would also go through every expression, which takes four times as long."""
+    for name in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for child in getattr(node, name, ()):
+            yield child
+            yield from statements(child)
+
+
 def functions(file: Path) -> Iterator[tuple[str, int]]:
     """The functions of a file with their numbers of lines."""
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield f"{file.relative_to(ROOT)}: {node.name}", node.end_lineno - node.lineno + 1

@@ -66,7 +66,7 @@ def test_the_work_of_a_judgement_grows_with_the_ranks_and_not_with_their_square(
         return work
 
     assert judged(16)() is not None, "there is enough to judge"
-    assert growth(judged, 256, 1024) < 6  # four times the ranks
+    assert growth(judged, 128, 512) < 6  # four times the ranks
 
 
 def test_the_work_of_collecting_waiting_times_grows_linearly_with_the_ranks():
@@ -82,7 +82,7 @@ def test_the_work_of_collecting_waiting_times_grows_linearly_with_the_ranks():
 
         return work
 
-    assert growth(taken, 256, 1024) < 6
+    assert growth(taken, 128, 512) < 6
 
 
 @pytest.mark.parametrize("optimiser", [True, False], ids=["steps are counted", "nobody counts steps"])

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from in_process import muster
 
 from muster.engines.slurm.batch import Slurm
 from muster.errors import MusterError
@@ -32,15 +33,12 @@ def program(folder: Path, name: str, text: str) -> None:
     file.chmod(0o755)
 
 
+def environment(folder: Path) -> dict[str, str]:
+    return {"PATH": str(folder / "bin"), "HOME": str(folder)}
+
+
 def submitted(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [MUSTER, "submit", *argv],
-        cwd=folder,
-        env={"PATH": str(folder / "bin"), "HOME": str(folder), **env},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    return muster("submit", *argv, cwd=folder, env={**environment(folder), **env})
 
 
 def a_request(folder: Path) -> Request:
@@ -62,7 +60,9 @@ def check(done: subprocess.CompletedProcess[str], code: int, error: str, hint: s
 
 def test_a_submitted_job_says_its_id_and_what_to_do_about_it(folder: Path):
     program(folder, "sbatch", '[ "$1" = --parsable ] || exit 9; /bin/cat "$2" > seen; echo note >&2; echo 4711\n')
-    done = submitted(folder, "--slurm", "--name", "big", "--nodes", "2", "train.py", "--lr", "0.1")
+    argv = [MUSTER, "submit", "--slurm", "--name", "big", "--nodes", "2", "train.py", "--lr", "0.1"]
+    env = environment(folder)
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
     assert (done.returncode, done.stdout) == (0, "4711\n")
     assert done.stderr == (
         "note\n"

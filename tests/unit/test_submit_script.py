@@ -112,7 +112,7 @@ def ran(text: str, folder: Path, programs: Path) -> list[str]:
     return [os.fsdecode(bytes.fromhex(word)) for word in json.loads(done.stdout)]
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(words=WORDS, scheduler=st.sampled_from([Slurm(), Pbs()]))
 def test_muster_gets_exactly_what_was_typed(words: list[str], scheduler: Scheduler, programs: Path):
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +126,7 @@ def test_muster_gets_exactly_what_was_typed(words: list[str], scheduler: Schedul
         assert [line for line in text.partition("\n\n")[2].splitlines() if line.startswith(scheduler.mark)] == []
 
 
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(name=(AWKWARD | BYTES).map(lambda text: text.replace("/", "")).filter(lambda text: text not in ("", ".", "..")))
 def test_the_job_runs_in_the_folder_whatever_its_name_is(name: str, programs: Path):
     with tempfile.TemporaryDirectory() as parent:

@@ -63,6 +63,8 @@ ALLOWED = {
 """Replaced words that a file needs, such as the vocabulary of a corpus or a quotation."""
 
 PATTERNS = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in REPLACED.items()}
+ANY = re.compile(rf"\b(?:{'|'.join(REPLACED)})\b", re.IGNORECASE)
+"""Whether any pattern matches: most texts have none of these words, and one search is faster than one per pattern."""
 
 
 def files(places: tuple[str, ...] = COVERED) -> Iterator[Path]:
@@ -89,7 +91,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def replaced_words(text: str) -> Iterator[tuple[str, str]]:
-    for pattern, instead in PATTERNS.items():
+    for pattern, instead in PATTERNS.items() if ANY.search(text) else ():
         for match in pattern.finditer(text):
             if match[0] != "is None":
                 yield match[0], instead

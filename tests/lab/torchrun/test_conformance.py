@@ -8,28 +8,50 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from benchmarks.conformance.compare import unexplained
 from benchmarks.conformance.explained import EXPLAINED
-from benchmarks.conformance.launchers import Outcome, under_muster, under_torchrun
+from benchmarks.conformance.launchers import Kept, Outcome, under_muster, under_torchrun
 from benchmarks.conformance.programs import Program, load_all
-from benchmarks.conformance.recorded import FOLDER, is_stale, recorded
+from benchmarks.conformance.recorded import FOLDER, LIVE, is_stale, recorded
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 PROGRAMS = load_all()
 
+AT_START = ("environment", "start", "torch")
+"""Kinds of programs that look at what a rank finds when it starts."""
+
+BY_THE_COLLECTOR = {"end_del_of_globals"}
+"""Programs that depend on when the garbage collector runs, which is another moment under a zygote that was kept."""
+
+
+def is_fresh(program: Program) -> bool:
+    """Whether a program gets a zygote of its own: its environment needs one, or it could see the difference."""
+    kind = program.name.partition("_")[0]
+    return bool(program.env or program.muster or kind in AT_START or program.name in LIVE | BY_THE_COLLECTOR)
+
+
+@pytest.fixture(scope="session")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    """A zygote for the programs of a worker that need no other."""
+    host = Kept(tmp_path_factory.mktemp("kept"))
+    yield host
+    host.end()
+    assert not host.processes()
+
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_does_the_same_as_under_torchrun(name: str, tmp_path: Path) -> None:
+def test_a_program_does_the_same_as_under_torchrun(name: str, tmp_path: Path, kept: Kept) -> None:
     program = PROGRAMS[name]
     if program.missing:
         pytest.skip(f"{program.missing} is not installed")
     if program.slow and "CONFORMANCE_SLOW" not in os.environ:
         pytest.skip(program.slow)
-    muster = under_muster(program, tmp_path / "muster")
+    muster = under_muster(program, tmp_path / "muster", kept=None if is_fresh(program) else kept)
     found = differences_from_torchrun(program, muster, tmp_path)
     assert not found, "\n".join([*found, "--- Muster printed", muster.said])
 

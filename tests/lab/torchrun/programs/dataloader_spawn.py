@@ -16,5 +16,4 @@ class Numbers(Dataset):
 if __name__ == "__main__":
     torch.manual_seed(0)
     loader = DataLoader(Numbers(), batch_size=2, num_workers=2, shuffle=True, multiprocessing_context="spawn")
-    for epoch in range(2):
-        print([[part.tolist() for part in batch] for batch in loader])
+    print([[part.tolist() for part in batch] for batch in loader])
