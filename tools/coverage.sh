@@ -7,17 +7,16 @@
 set -eu
 cd "$(dirname "$0")/.."
 copy=/tmp/muster-coverage
-if [ ! -e "$copy/ready" ]; then
+if [ "$(cat "$copy/made-for" 2>/dev/null)" != "$PWD" ]; then
     rm -rf "$copy"
-    cp -al .venv "$copy" 2>/dev/null || cp -a .venv "$copy"
-    # sed replaces the files, so those of .venv stay as they are.
+    cp -al .venv "$copy" 2>/dev/null || cp -aT .venv "$copy" # sed replaces files, so those of .venv stay as they are
     grep -rlI "$PWD/.venv" "$copy/bin" "$copy/pyvenv.cfg" | xargs sed -i "s#$PWD/.venv#$copy#g"
     "$copy/bin/python" -m pip install --quiet 'coverage>=7.10' # the first with `patch`
-    # Read before a1_coverage.pth of coverage.py, which looks at the variable.
+    # Read before its a1_coverage.pth, which looks at the variable.
     for folder in "$copy"/lib/python3*/site-packages; do
         echo "import os; os.environ.setdefault('COVERAGE_PROCESS_START', '$copy/settings')" >"$folder/a0_coverage.pth"
     done
-    touch "$copy/ready"
+    echo "$PWD" >"$copy/made-for"
 fi
 cat >"$copy/settings" <<END
 [run]
