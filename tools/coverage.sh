@@ -34,6 +34,6 @@ export COVERAGE_RCFILE="$copy/settings" COVERAGE_PROCESS_START= # not for the co
 "$copy/bin/coverage" combine --quiet
 rm -f "$copy"/data/run.* # of interpreters that were killed while they wrote
 "$copy/bin/coverage" report --sort=-miss --skip-covered
-for package in src/muster/*/; do
+for package in src/muster/[a-z]*/; do
     printf '%-24s %3s %%\n' "$package" "$("$copy/bin/coverage" report --include="$package*" --format=total)"
 done
