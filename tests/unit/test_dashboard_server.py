@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -283,6 +283,21 @@ def test_lines_have_the_time_at_which_they_were_written(tmp_path: Path):
         assert page.get("log.json?rank=3").data["lines"] == [[0, "one", 1.0], [4, "two", 2.5]]
         assert page.get("log.json?find=two").data["lines"] == [[3, 4, "two", 2.5]]
         assert page.get("log.json?rank=0").data["lines"][-1][2] is None
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_a_log_that_is_not_a_file_is_an_error_and_is_not_read(make: Callable[[Path], None], tmp_path: Path):
+    folder = write_folder(tmp_path / "20261115-101500-train-3f9a", ended(job()))
+    log = folder / "attempt-0/rank-3.log"
+    log.unlink()
+    make(log)
+    with served(folder) as page:
+        for asked in ("", "&since=0", "&find=step"):
+            reply = page.get(f"log.json?rank=3{asked}")
+            assert reply.status == 404
+            assert "could not read the log" in reply.data["error"]
+        assert page.get("log.txt?rank=3").status == 404
+        assert page.get("log.json?rank=0&since=0").data["lines"]
 
 
 def test_all_jobs_of_the_user_are_listed_and_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -147,7 +147,8 @@ class Keeper:
     def _on_message(self, client: Connection, message: Any) -> None:
         if message["t"] == "take":
             for number in message["ids"]:
-                self._lend(client, number, message["job"])
+                if client in self._clients:  # else it has gone meanwhile, and nobody would give the agent back
+                    self._lend(client, number, message["job"])
         elif message["t"] == "agent":
             self._take_in(client, message)
         elif message["t"] == "end":
