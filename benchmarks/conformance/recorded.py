@@ -63,9 +63,7 @@ def _record(folder: Path, program: Program) -> str:
     outcome = dataclasses.replace(under_torchrun(program, folder / program.name), said="")
     path, before = FOLDER / f"{program.name}.json", recorded(program)
     text = json.dumps({"of": _of(program), "outcome": dataclasses.asdict(outcome)}, indent=1, ensure_ascii=False)
-    is_odd = outcome.code == 124 or outcome.left
-    has_bug = program.fails_under_torchrun and outcome.code  # then only Muster's exit code counts
-    if (is_odd and not has_bug) or any(place in text for place in (sys.prefix, sys.base_prefix)):
+    if outcome.code == 124 or outcome.left or any(place in text for place in (sys.prefix, sys.base_prefix)):
         path.unlink(missing_ok=True)  # not what it does elsewhere or next time
         return ""
     path.write_text(text + "\n")
