@@ -18,7 +18,7 @@ _USUAL = 1800.0
 EPILOG = """\
 examples:
   muster run --keep 30m train.py    run a script, and keep its hosts ready for 30 minutes after each run
-  muster run train.py               the next run: it reuses them and starts in about half a second
+  muster run train.py               the next run: it reuses them and starts in a third of a second
   muster keep                       list the hosts that are kept ready, and how much memory that takes
   muster keep -H gpu[01-04]         make hosts ready without running anything
   muster keep --end                 end all of it now; -H limits this to some hosts

@@ -44,7 +44,7 @@ examples:
   muster run --image pytorch/pytorch -H a,b train.py inside a container on each host
   muster run --lab 2 --nproc 2 train.py              two virtual hosts on this machine
   muster run -H gpu[01-09]:8 --spares 1 train.py     eight hosts; the ninth replaces one that is lost
-  muster run --keep 30m train.py                     the next run on the same hosts starts in about half a second
+  muster run --keep 30m train.py                     the next run on the same hosts starts in a third of a second
   muster run --detach train.py                       in the background; see muster attach, logs, top and stop
   muster run --dashboard train.py                    with a dashboard in the browser
   muster run --dry-run -H a:8,b:8 train.py           print the plan without running anything
