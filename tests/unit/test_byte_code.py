@@ -143,7 +143,7 @@ def test_a_prefix_that_the_user_chose_stays(package: Path, monkeypatch: pytest.M
     assert not (package.parents[2] / "cache").exists()
 
 
-@pytest.mark.parametrize("how", ["open to others", "of another user", "a link", "a file"])
+@pytest.mark.parametrize("how", ["open to others", "of another user", "a link", "a file", "replaceable"])
 def test_a_directory_that_others_could_write_to_is_not_used(
     package: Path, how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ):
@@ -155,6 +155,8 @@ def test_a_directory_that_others_could_write_to_is_not_used(
         cache.write_text("")
     else:
         cache.mkdir(mode=0o700)
+    if how == "replaceable":
+        tmp_path.chmod(0o777)  # without the sticky bit, others may rename the directory
     if how == "open to others":
         cache.chmod(0o770)
     if how == "of another user":

@@ -93,7 +93,10 @@ def _installation(source: str) -> str:
 
 
 def _is_private() -> bool:
-    """Make the directory; False if someone else may write to it, because its byte code will be run."""
+    """Make the directory; False if someone else may write to it or replace it, because its byte code will be run."""
+    above = os.stat(os.path.dirname(folder()))
+    if above.st_mode & 0o022 and not above.st_mode & stat.S_ISVTX:
+        return False
     try:
         os.mkdir(folder(), 0o700)
         os.chmod(folder(), 0o700)  # whatever the umask
