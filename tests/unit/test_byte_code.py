@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -94,6 +95,18 @@ def test_truncated_byte_code_fails_one_import_only(package: Path):
     with pytest.raises(EOFError):
         load(package)
     assert load(package).VALUE == 1
+
+
+def test_a_quota_that_truncates_byte_code_fails_no_import(package: Path):
+    package.write_text("VALUE = 1\n" + "".join(f"NAME_{number} = 'x{number}'\n" for number in range(500)))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        for _ in range(3):
+            assert load(package).VALUE == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert cache_of(package) == []
 
 
 def test_the_cache_is_not_used_on_a_disk_that_is_nearly_full(package: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,7 @@ PACKAGE = "torch"
 """The package whose imports use the cache. What the user preloads does not: see `_installation`."""
 
 _FREE = 256 << 20
-"""Bytes that must be free: Python 3.11 leaves a truncated file when the disk gets full, and later cannot import it."""
+"""Bytes that must be free, so that other programs find room too."""
 
 _INSTALLATIONS = 8
 """Installations of which the cache keeps byte code, about 25 MB each: some jobs unpack a new one each time."""
@@ -41,7 +41,9 @@ class Cached:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         """Use it no longer."""
         sys.pycache_prefix, sys.dont_write_bytecode = self._before
-        if self._place is not None and isinstance(error, (EOFError, TypeError, ValueError)):  # those of `marshal`
+        if self._place is None:
+            return
+        if isinstance(error, (EOFError, TypeError, ValueError)) or _is_full(self._place):  # the errors of `marshal`
             _remove(self._place)
 
 
@@ -104,6 +106,19 @@ def _is_private() -> bool:
         pass
     found = os.lstat(folder())
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
+
+
+def _is_full(place: str) -> bool:
+    """Whether the disk or a quota is full: Python 3.11 then leaves a truncated file, and later cannot import it."""
+    path = os.path.join(place, f"room-{os.getpid()}")
+    room = bytes(16384)
+    try:
+        with open(path, "wb", 0) as file:
+            written = file.write(room)
+        os.remove(path)
+    except OSError:
+        return True
+    return written < len(room)
 
 
 def _forget_others() -> None:
