@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,16 @@ from muster.controller.keep.messages import FROM_KEEPER, Agent
 from muster.jobs.location import birth
 
 Client = Callable[[], Awaitable[Connection]]
+
+
+@pytest.fixture
+def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
+    """Those that stand for agents; they end with the test."""
+    started: list[subprocess.Popen[bytes]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
 
 
 def serve(folder: Path, scenario: Callable[[Client], Awaitable[None]]) -> None:
@@ -70,17 +80,17 @@ def agent_of(host: str, process: subprocess.Popen[bytes]) -> Agent:
     }
 
 
-async def give(run: Connection, host: str) -> None:
+async def give(run: Connection, host: str, processes: list[subprocess.Popen[bytes]]) -> None:
     """Leave an agent with the keeper: a process that only keeps its pipes open."""
     pipes = [os.pipe() for _ in range(3)]
     far = (pipes[0][0], pipes[1][1], pipes[2][1])
     ours = (pipes[0][1], pipes[1][0], pipes[2][0])
     process = subprocess.Popen(["cat"], stdin=far[0], stdout=subprocess.DEVNULL, stderr=far[2], pass_fds=far[1:2])
+    processes.append(process)
     run.send(agent_of(host, process), ours)
     assert await asyncio.to_thread(run.receive) == {"t": "done"}
     for descriptor in (*far, *ours):
         os.close(descriptor)  # the process and the keeper have their own
-    process.returncode = 0  # nobody waits for it: it ends with the keeper
 
 
 async def kept(client: Client) -> list[tuple[str, str]]:
@@ -91,12 +101,14 @@ async def kept(client: Client) -> list[tuple[str, str]]:
     return [(entry["host"], entry["job"]) for entry in message["agents"]]
 
 
-def test_a_run_that_goes_while_it_takes_agents_leaves_the_others_for_the_next(tmp_path: Path):
+def test_a_run_that_goes_while_it_takes_agents_leaves_the_others_for_the_next(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+):
     async def scenario(client: Client) -> None:
         first = await client()
         await asyncio.to_thread(first.receive)
-        await give(first, "a")
-        await give(first, "b")
+        await give(first, "a", processes)
+        await give(first, "b", processes)
         assert await kept(client) == [("a", ""), ("b", "")]
         killed = await client()
         await asyncio.to_thread(killed.receive)
@@ -108,11 +120,13 @@ def test_a_run_that_goes_while_it_takes_agents_leaves_the_others_for_the_next(tm
     serve(tmp_path, scenario)
 
 
-def test_a_run_that_sends_an_agent_without_its_pipes_is_dropped_and_the_others_stay(tmp_path: Path):
+def test_a_run_that_sends_an_agent_without_its_pipes_is_dropped_and_the_others_stay(
+    tmp_path: Path, processes: list[subprocess.Popen[bytes]]
+):
     async def scenario(client: Client) -> None:
         first = await client()
         await asyncio.to_thread(first.receive)
-        await give(first, "a")
+        await give(first, "a", processes)
         strange = await client()
         await asyncio.to_thread(strange.receive)
         with subprocess.Popen(["true"]) as process:

@@ -256,6 +256,7 @@ def test_a_killed_agent_is_why_mpirun_ends_all_others():
     result = verdict(ends, losses)
     assert result.exit_code == 125
     assert result.sentence == "host h3 is lost: its agent was killed by SIGKILL"
+    assert result.fix == "run it again; `dmesg` on h3 shows whether the OOM killer ended the process"
     assert verdict([*ends, end(3, 1, time=13.0, summary="ValueError: bad")], losses).exit_code == 1
 
 

@@ -92,12 +92,12 @@ def _load(preload: Sequence[str]) -> Ready | ImportFailed:
     from . import byte_code
 
     gc.disable()  # imports create hardly any garbage; collecting takes 0.2 s of CPU for torch alone
-    with byte_code.cached(preload[0]):
-        for name in preload:
-            try:
+    for name in preload:
+        try:
+            with byte_code.Cached(name):
                 __import__(name)
-            except BaseException as error:
-                return _import_failure(name, error)
+        except BaseException as error:
+            return _import_failure(name, error)
     gc.freeze()  # prevents the collector of each rank from copying the shared pages
     gc.enable()
     _forget_finalizers()

@@ -25,14 +25,17 @@ PROGRAMS = load_all()
 AT_START = ("environment", "start", "torch")
 """Kinds of programs that look at what a rank finds when it starts."""
 
-BY_THE_COLLECTOR = {"end_del_of_globals"}
-"""Programs that depend on when the garbage collector runs, which is another moment under a zygote that was kept."""
+ALONE = {
+    "end_del_of_globals",  # when the garbage collector runs, which is another moment under a zygote that was kept
+    "signals_dispositions",  # what a rank inherits from the launcher; a kept agent inherits it from an earlier command
+}
+"""More programs that could see the difference."""
 
 
 def is_fresh(program: Program) -> bool:
     """Whether a program gets a zygote of its own: its environment needs one, or it could see the difference."""
     kind = program.name.partition("_")[0]
-    return bool(program.env or program.muster or kind in AT_START or program.name in LIVE | BY_THE_COLLECTOR)
+    return bool(program.env or program.muster or kind in AT_START or program.name in LIVE | ALONE)
 
 
 @pytest.fixture(scope="session")

@@ -210,9 +210,9 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
         ["ranks on other hosts failed because of it: " + "; ".join(_short(end) for end in others[:4])] if others else []
     )
     why = ""
+    fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
     if loss.is_up:
         sentence = f"the job cannot continue on {loss.host}: {loss.why}"
-        fix = f"run it again; `dmesg` on {loss.host} shows whether the OOM killer ended the process"
         # Its ranks ended with it, and their agent then read the counters.
         end = next((end for end in failures if end.host == loss.host and end.killed), None)
         if end is not None:
@@ -223,7 +223,8 @@ def _host_lost(loss: HostLoss, failures: Sequence[RankEnd]) -> Verdict:
             fix = out_of_memory_fix(end) if reason else fix
     else:
         sentence = f"host {loss.host} is lost: {loss.why}"
-        fix = "check that it is up and reachable, or run without it"
+        if not loss.ends_all:  # else its launcher says that a process was killed, so the host is up
+            fix = "check that it is up and reachable, or run without it"
         if loss.pod:
             fix = f"`kubectl describe pod {loss.pod}` may show more; with --spares N, other pods replace lost ones"
     return Verdict(
