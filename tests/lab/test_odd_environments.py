@@ -99,6 +99,7 @@ def test_a_full_or_read_only_disk_is_one_sentence(work: Path):
     assert (code, err.startswith("error: could not create the job directory")) == (125, True), err
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="needs mounts")
 @pytest.mark.skipif(sys.prefix.startswith("/tmp/"), reason="this Python itself is below /tmp")
 def test_a_job_runs_without_tmp(work: Path):
     hidden = f"{INSIDE} 'mkdir -p /run/w; mount --bind {work} /run/w; mount -t tmpfs -o ro none /tmp; cd /run/w; {RUN}'"
