@@ -103,10 +103,11 @@ def has_only(root: int, known: Collection[int]) -> bool:
     """Whether a process has no children except `known`, which have no others; False if the kernel lists none.
 
     This reads a few files, where `descendants` reads one of every process on this host. The kernel lists zombies too,
-    and never skips a child unless one before it in the list is reaped meanwhile.
+    and never skips a child unless one before it in the list is reaped meanwhile. `root` is read last, because it adopts
+    the children of a process that ends meanwhile.
     """
     try:
-        for pid in (root, *known):
+        for pid in (*known, root):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                     if any(int(child) not in known for child in file.read().split()):
