@@ -106,7 +106,7 @@ class Reporter:
         if "torch" in sys.modules:
             self._install_hooks()
         else:
-            sys.meta_path.insert(0, _BeforeTorch(self._before_torch))  # type: ignore[arg-type]
+            sys.meta_path.insert(0, _BeforeTorch(lambda: self.guard(self._before_torch)))  # type: ignore[arg-type]
         if "MUSTER_MLFLOW_RUN" in os.environ:
             from . import mlflow_run
 
