@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from ctypes import CDLL
 
-prctl = function("prctl")
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -41,6 +39,11 @@ def libc() -> CDLL:
     import ctypes  # here, because most processes need only `prctl`
 
     return ctypes.CDLL(None)
+
+
+def prctl(*arguments: int | bytes) -> int:
+    """Call prctl(2), which is looked up here, because a controller may run on macOS, which has none."""
+    return function("prctl")(*arguments)
 
 
 def adopt_orphans() -> None:
