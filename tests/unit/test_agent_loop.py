@@ -164,3 +164,15 @@ def test_nothing_is_measured_on_a_host_whose_ranks_have_ended(talk: Talk, rank: 
     talk.agent.usage.step([rank])
     assert talk.agent.usage._gauges is not None
     talk.agent.usage.end()
+
+
+def test_a_line_that_does_not_fit_is_completed_as_soon_as_the_controller_reads(talk: Talk):
+    size, arrived = 4 << 20, 0
+    talk.agent.send({"t": "note", "text": "x" * size})
+    talk.agent.session.flush()
+    while arrived < size:
+        arrived += len(talk.near.recv(size))
+        for key, _ in talk.agent.selector.select(0):
+            key.data()
+    talk.agent.session.flush()
+    assert talk.agent.selector.select(0) == [], "it watches a connection to which it has nothing to write"

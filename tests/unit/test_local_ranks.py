@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -193,3 +194,40 @@ def test_a_spawner_that_could_not_be_started_is_not_kept(monkeypatch: pytest.Mon
     finally:
         rank.close()
     assert local_ranks.spawner is None, "process 0 would stand for the agent's own group"
+
+
+def test_a_store_that_starts_after_its_attempt_is_killed_and_the_next_one_is_kept():
+    spawner = Spawner()
+    with (
+        ending(subprocess.Popen(["sleep", "100"])) as old,
+        ending(subprocess.Popen(["sleep", "100"])) as new,
+        socket.socket() as listener,
+    ):
+        spawner.start_store(listener)
+        spawner.end_store()
+        spawner.start_store(listener)
+        spawner.on_store_started(old.pid)
+        assert old.wait(30) == -signal.SIGKILL
+        spawner.on_store_started(new.pid)
+        assert new.poll() is None
+        assert spawner.pids == {new.pid}
+
+
+def test_a_store_is_requested_in_vain_of_a_spawner_that_is_gone():
+    spawner = Spawner()
+    spawner._theirs.close()
+    with socket.socket() as listener:
+        spawner.start_store(listener)
+    assert spawner.receive([], Guard(lambda message: None)) is None
+
+
+def test_a_store_that_starts_while_the_ranks_are_stopped_is_spared_and_is_no_loss(silent_rank: Rank):
+    sent: list[dict[str, Any]] = []
+    local_ranks = crew_of(silent_rank, sent)
+    local_ranks.starter.spawner = Spawner()
+    local_ranks.stop(3, 100.0)
+    local_ranks._on_store_started({"t": "store_started", "pid": silent_rank.pid})
+    assert local_ranks.stopping is not None
+    assert silent_rank.pid in local_ranks.stopping.spared
+    local_ranks._on_storeless({"t": "storeless", "pid": silent_rank.pid, "status": -9})
+    assert sent == []

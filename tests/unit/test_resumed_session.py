@@ -122,7 +122,6 @@ class Pair:
             if self.selector.get_map().get(key.fd) is key:
                 key.data()
         self.session.step()
-        self.session.is_full()
         self.session.flush()
 
     def deliver(self, there: int, back: int) -> None:

@@ -94,11 +94,20 @@ class ControllerSession:
             self._unwritten += data
 
     def flush(self) -> None:
-        """Write the lines that were sent since the last call; to be called before waiting, and at the end."""
+        """Write the lines that were sent since the last call; to be called before waiting, and at the end.
+
+        While some do not fit, watch the connection for writing.
+        """
         if self._unwritten:
             data = bytes(self._unwritten)
             self._unwritten.clear()
             self._write(data)
+        if self._broken is None:
+            is_watched = self._writer.fd in self._selector.get_map()
+            if self._writer.pending and not is_watched:
+                self._selector.register(self._writer.fd, selectors.EVENT_WRITE, self._write)
+            elif is_watched and not self._writer.pending:
+                self._selector.unregister(self._writer.fd)
 
     def on_ping(self, message: Ping) -> None:
         """The controller says how many lines it has, and when it last heard from this agent."""
@@ -120,13 +129,8 @@ class ControllerSession:
         self._write(first + self.log.after(got))
 
     def is_full(self) -> bool:
-        """Watch the connection for writing while data is unsent; whether ranks must wait with their output."""
-        watched = self._broken is None and self._writer.fd in self._selector.get_map()
-        if self._broken is None and self._writer.pending and not watched:
-            self._selector.register(self._writer.fd, selectors.EVENT_WRITE, self._write)
-        elif watched and not self._writer.pending:
-            self._selector.unregister(self._writer.fd)
-        return self._writer.pending > _UNSENT or self.log.size > _UNACKNOWLEDGED
+        """Whether ranks must wait with their output."""
+        return self._writer.pending + len(self._unwritten) > _UNSENT or self.log.size > _UNACKNOWLEDGED
 
     def step(self) -> None:
         """Do what is due while there is no connection, or a silent one."""

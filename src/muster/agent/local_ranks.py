@@ -200,7 +200,7 @@ class LocalRanks:
             rank.close()
             self.stdin.given(rank)
         self._to_start.clear()
-        spared = {pid for pid in (self.spawner.pid, self.spawner.store) if pid} if self.spawner else set[int]()
+        spared = self.spawner.pids if self.spawner else set[int]()
         patience = PASS_ON_AFTER if self.signals.is_direct else 0.0
         self.stopping = Stopping(self.ranks.values(), spared, grace, interrupt=interrupt, patience=patience)
 
@@ -300,10 +300,12 @@ class LocalRanks:
 
     def _on_store_started(self, message: StoreStarted) -> None:
         if self.spawner is not None:
-            self.spawner.store = message["pid"]
+            self.spawner.on_store_started(message["pid"])
+            if self.stopping is not None:  # a rank imported torch after its SIGTERM
+                self.stopping.spared = self.spawner.pids
 
     def _on_storeless(self, message: Storeless) -> None:
-        if self.spawner is not None and self.spawner.has_lost_store(message):
+        if self.spawner is not None and self.spawner.has_lost_store(message) and self.stopping is None:
             self.send(message)
 
     def _on_stray(self, message: Stray) -> None:

@@ -74,9 +74,10 @@ class MasterPort:
         return {"problem": "", "owner": None, "port": self._held.getsockname()[1]}
 
     def start_store(self) -> None:
-        """Serve the job's store at the port; a fresh interpreter, which takes 0.3 s of CPU, only if it is needed.
+        """Serve the job's store at the port; without a zygote, only once it is needed.
 
-        That is when a rank of this host imports torch, or when somebody connects.
+        That is when a rank of this host imports torch, or when somebody connects. A store in a fresh interpreter takes
+        0.3 s of CPU.
         """
         self._wait_no_longer()
         if self._held is not None and self._ranks.spawner is not None:
@@ -88,12 +89,12 @@ class MasterPort:
                 self._ranks.spawner.start_store(self._held)
 
     def begin_store(self) -> None:
-        """Start the store if it waits for being needed."""
+        """Start the store, unless it has been started."""
         if self._wait_no_longer() and self._held is not None and self._ranks.spawner is not None:
             self._ranks.spawner.start_store(self._held)
 
     def _wait_no_longer(self) -> bool:
-        """Watch the port no longer; returns whether it was watched."""
+        """Stop watching the port; returns whether it was watched."""
         was_waiting, self._is_waiting = self._is_waiting, False
         if was_waiting and self._held is not None:
             self._selector.unregister(self._held)

@@ -32,7 +32,7 @@ class RankHold:
         """Stop what runs, also what others continue meanwhile, or continue what this has stopped."""
         if held:
             spawner = self._ranks.spawner
-            spared = {spawner.pid, spawner.store} if spawner else set[int]()
+            spared = spawner.pids if spawner else set[int]()
             running = [pid for pid in processes.descendants(os.getpid()) if pid not in spared and _runs(pid)]
             self._held.update(running)
             processes.kill(running, signal.SIGSTOP)

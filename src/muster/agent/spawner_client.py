@@ -39,6 +39,8 @@ class Spawner:
         self.pid = 0
         self.store = 0
         """The process that serves the job's store, if it runs on this host."""
+        self._coming = self._unwanted = 0
+        """Stores that were requested and have not started, and how many of them are to be killed when they have."""
         self.is_plain = False
         """Whether ranks and the store are fresh interpreters."""
         self.can_serve_next = False
@@ -108,13 +110,31 @@ class Spawner:
         for stream in rank.streams:
             stream.close_write()
 
+    @property
+    def pids(self) -> set[int]:
+        """The spawner, which the next attempt needs, and the store, which ranks of other hosts may need."""
+        return {self.pid, self.store} - {0}
+
     def start_store(self, listener: socket.socket) -> None:
         """Request the process that serves the job's store on a listening socket."""
-        socket.send_fds(self.socket, [b'{"t": "store"}'], [listener.fileno()])
+        try:
+            socket.send_fds(self.socket, [b'{"t": "store"}'], [listener.fileno()])
+            self._coming += 1
+        except OSError:
+            pass  # the spawner is gone, which the agent learns next
+
+    def on_store_started(self, pid: int) -> None:
+        """The store has been started; it is killed if its attempt has ended, because the next one may use the port."""
+        self._coming -= 1
+        if not self._unwanted:
+            self.store = pid
+            return
+        self._unwanted -= 1
+        processes.kill([pid] if pid else [], signal.SIGKILL)
 
     def end_store(self) -> None:
         """End the store; the next attempt gets a new one."""
-        pid, self.store = self.store, 0
+        pid, self.store, self._unwanted = self.store, 0, self._coming
         give_up = time.monotonic() + _STORE_LIMIT
         while pid and processes.is_alive(pid) and time.monotonic() < give_up:
             processes.kill([pid], signal.SIGKILL)

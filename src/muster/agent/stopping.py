@@ -96,7 +96,7 @@ class Stopping:
         """Begin; for `patience` seconds, a scheduler may be about to send SIGTERM itself."""
         self.ranks = ranks
         self.spared = spared
-        """The spawner, which the next attempt needs, and the store, which ranks of other hosts may need."""
+        """What does not belong to the ranks: the spawner and the store."""
         begin = time.monotonic()
         self.term_at = begin + (grace if interrupt else min(patience, grace / 2))
         self.kill_at = begin + time_to_stop(grace, interrupt=interrupt)

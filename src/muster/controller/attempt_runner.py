@@ -70,7 +70,7 @@ class AttemptRunner(ABC):
         self._stuck: dict[str, list[int]] = {}
         """Processes that could not be killed, by host."""
         self._have_ended = False
-        """Whether all hosts have confirmed that nothing is left of the last attempt."""
+        """Whether the last attempt was stopped, and no host that answered has anything left of it."""
 
     @property
     def is_running(self) -> bool:

@@ -106,7 +106,7 @@ class Reporter:
         if "torch" in sys.modules:
             self._install_hooks()
         else:
-            sys.meta_path.insert(0, _BeforeTorch(self._before_torch))  # type: ignore[arg-type]
+            sys.meta_path.insert(0, _BeforeTorch(lambda: self.guard(self._before_torch)))  # type: ignore[arg-type]
         if "MUSTER_MLFLOW_RUN" in os.environ:
             from . import mlflow_run
 
@@ -181,20 +181,18 @@ class Reporter:
 
 
 class _BeforeTorch:
-    """Calls a function when the script imports torch, before it is loaded."""
+    """Calls a function when the script looks for torch, before it is loaded; the other finders find it."""
 
     def __init__(self, then: Callable[[], None]) -> None:
-        self._then = then
+        self._then: Callable[[], None] | None = then
 
-    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find torch through the other finders, once."""
-        if name != "torch":
-            return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
-        from importlib.util import find_spec
-
-        self._then()
-        return find_spec(name)
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
+        """Call the function, once: the script may have wrapped this finder, or two threads may ask at the same time."""
+        if name == "torch" and self._then is not None:
+            then, self._then = self._then, None
+            # A new list, because a loop over the old one, here or in another thread, would skip the next finder.
+            sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
+            then()
 
 
 def is_watched() -> bool:

@@ -139,12 +139,15 @@ class OnImport:
     def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
         self.name = name
         self.then = then
+        self._is_done = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
-        """Find the module, once."""
-        if name != self.name:
+        """Find the module, once, also if the script has wrapped this finder."""
+        if name != self.name or self._is_done:
             return None
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        self._is_done = True
+        # A new list, because a loop over the old one in another thread would skip the next finder.
+        sys.meta_path = [finder for finder in sys.meta_path if finder is not self]
         from importlib.util import find_spec
 
         spec = find_spec(name)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
         def fileno(self) -> int: ...
 
 
-EVENT_READ = select.EPOLLIN
-EVENT_WRITE = select.EPOLLOUT
+EVENT_READ = 1  # EPOLLIN
+EVENT_WRITE = 4  # EPOLLOUT; numbers, because a controller may import this on macOS
 
 
 class SelectorKey:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from ctypes import CDLL
 
-prctl = function("prctl")
-
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -41,6 +39,11 @@ def libc() -> CDLL:
     import ctypes  # here, because most processes need only `prctl`
 
     return ctypes.CDLL(None)
+
+
+def prctl(*arguments: int | bytes) -> int:
+    """Call prctl(2), which is looked up here, because a controller may run on macOS, which has none."""
+    return function("prctl")(*arguments)
 
 
 def adopt_orphans() -> None:
@@ -103,10 +106,11 @@ def has_only(root: int, known: Collection[int]) -> bool:
     """Whether a process has no children except `known`, which have no others; False if the kernel lists none.
 
     This reads a few files, where `descendants` reads one of every process on this host. The kernel lists zombies too,
-    and never skips a child unless one before it in the list is reaped meanwhile.
+    and never skips a child unless one before it in the list is reaped meanwhile. `root` is read last, because it adopts
+    the children of a process that ends meanwhile.
     """
     try:
-        for pid in (root, *known):
+        for pid in (*known, root):
             for thread in os.listdir(f"/proc/{pid}/task"):
                 with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                     if any(int(child) not in known for child in file.read().split()):

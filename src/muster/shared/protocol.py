@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Message:
-    """What a class that extends TypedDict is at run time: its name and annotations. A class takes 25 µs to create."""
+    """What a class that extends TypedDict is at run time: its name and annotations. Classes take an agent 0.6 ms."""
 
     def __init__(self, name: str, bases: tuple[_Message, ...], space: dict[str, Any]) -> None:
         self.__name__ = name
