@@ -27,6 +27,7 @@ from waiting import patience
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
+from muster.text import tilde
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
@@ -56,6 +57,7 @@ SHOWN = {
     f" on {HERE} ": " on box ",
     f"(local): {HERE}": "(local): box",
     BIN: "/home/ann/venv/bin",
+    tilde(Path(BIN)): "/home/ann/venv/bin",  # of a checkout in the home directory
 }
 """What the documents call what this machine calls otherwise."""
 
