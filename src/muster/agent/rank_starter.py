@@ -92,9 +92,14 @@ class RankStarter:
 
     def on_stale(self, message: Stale) -> None:
         """The kept zygote does not fit this job."""
+        if not self.is_busy:
+            return  # it was asked for nothing
         self._send({"t": "new_zygote", "why": message["why"]})
         self.end()
-        self._start_zygote()
+        try:
+            self._start_zygote()
+        except Exception as error:  # the controller decides what it means for the job
+            self._reply({**_PREPARED, "error": f"{type(error).__name__}: {error}"})
 
     def on_import_failed(self, message: ImportFailed) -> None:
         """A module could not be imported."""
