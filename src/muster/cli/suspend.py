@@ -63,20 +63,20 @@ class Suspension:
         if self._watch is not None:
             return
         screen = self._controller.screen
-        try:
-            terminal = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
-        except OSError:
-            terminal = -1
-        if terminal < 0 or not _has_shell():
+        terminal = _open_terminal() if _has_shell() else -1
+        if terminal < 0:
             screen.warning("Ctrl-Z: no shell here can bring the job back, so it stays; press Ctrl-C to stop it")
             return
         argv = [sys.executable, "-I", "-S", "-c", _CONTINUE, str(os.getpid()), str(os.getpgrp())]
         path = self._controller.folder / SCREEN
+        file = -1
         try:
             file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
             watcher = subprocess.Popen(argv, stdin=terminal, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         except OSError as error:
-            os.close(terminal)
+            for fd in (terminal, file):
+                if fd >= 0:
+                    os.close(fd)
             screen.warning(f"Ctrl-Z: could not move the job to the background ({error.strerror}), so it stays")
             return
         self._terminal = terminal
@@ -167,6 +167,14 @@ def _send(pid: int, number: signal.Signals) -> None:
         os.kill(pid, number)
     except OSError:
         pass  # it has ended
+
+
+def _open_terminal() -> int:
+    """A descriptor of the terminal of this session, or -1."""
+    try:
+        return os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return -1
 
 
 def _has_shell() -> bool:
