@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 from bad_input import Case, problems, work
+from parsers_once import parsers_once
 
 from muster.cli.command_table import CommandWords, OptionWords, command_table
 
-__all__ = ["work"]  # a fixture
+__all__ = ["parsers_once", "work"]  # fixtures
 pytestmark = pytest.mark.timeout(120)
 
 VALUES = {

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from bad_input import Case, problems, work
+from parsers_once import parsers_once
 
 from muster.controller.rendezvous import _port_taken
 from muster.engines.engine import StartCommand
 from muster.engines.table import load
 
-__all__ = ["work"]  # a fixture
+__all__ = ["parsers_once", "work"]  # fixtures
 pytestmark = pytest.mark.timeout(60)
 
 
