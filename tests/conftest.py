@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import zlib
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -72,6 +75,28 @@ LIMIT = 120
 """Seconds that a test may take on an idle machine, unless it says otherwise."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="N/OF", default="1/1", help="run a part of the files, such as 1/2 and 2/2")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Whether another part has this file: `make unit` starts a process per part, and each imports only its own files.
+
+    Workers of xdist would each import all of them, and send three reports of each of thousands of tests.
+    """
+    number, parts = map(int, config.option.part.split("/"))
+    if parts == 1 or not collection_path.name.startswith("test_"):
+        return None
+    return _by_size(collection_path.parent).index(collection_path.name) % parts != number - 1 or None
+
+
+@cache
+def _by_size(folder: Path) -> list[str]:
+    """The files of tests in a directory, the smallest first: every second one is about half the work."""
+    files = sorted((file.stat().st_size, file.name) for file in folder.glob("test_*.py"))
+    return [name for _, name in files]
+
+
 class ByFile(LoadScopeScheduling):
     """Gives all tests of a file to one worker, because they share virtual hosts."""
 
@@ -87,6 +112,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | Non
         return None
     config.option.loadscopereorder = False
     return ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Keep Python from searching everything that was imported for garbage, again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
