@@ -8,13 +8,13 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from in_process import printed
 from waiting import end
 
 from muster.cli import COMMANDS, main
@@ -43,10 +43,10 @@ def scripts() -> dict[str, str]:
     """The script of each shell, as a user gets it."""
     found: dict[str, str] = {}
     for shell in SHELLS:
-        argv = [sys.executable, "-m", "muster", "completion", shell]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
-        assert (done.returncode, done.stderr) == (0, "")
-        found[shell] = done.stdout
+        with printed() as texts:
+            assert main(["completion", shell]) == 0
+        assert texts.err == ""
+        found[shell] = texts.out
     return found
 
 
