@@ -23,7 +23,7 @@ unit: setup ## Only the tests of pure functions, in seconds
 
 unit-%: export PYTHONDONTWRITEBYTECODE := # byte code saves half of the time to collect the tests
 unit-%:
-	$(BIN)/python -m pytest -q --part $*/2 tests/unit # see tests/conftest.py
+	$(BIN)/python -m pytest -q -p no:logging -p no:cacheprovider --part $*/2 tests/unit # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
 	$(BIN)/ruff check

@@ -56,10 +56,12 @@ class Done:
 
 @pytest.fixture(autouse=True)
 def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working directory with a script, a home without jobs, and nothing of a scheduler."""
-    for name in list(os.environ):
-        if name.startswith(("SLURM", "PBS", "OMPI", "PMI", "MUSTER")):
-            monkeypatch.delenv(name)
+    """A working directory with a script, a home without jobs, and nothing of a scheduler.
+
+    There are few variables: each run compares all of them with those that go to other hosts.
+    """
+    for name in set(os.environ) - {"PATH", "LANG", "TERM", "TMPDIR", "XDG_CONFIG_HOME"}:
+        monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     folder = tmp_path / "work"

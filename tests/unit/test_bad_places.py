@@ -324,9 +324,8 @@ MISTYPED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "says"), MISTYPED, ids=[line for line, _, _ in MISTYPED])
-def test_what_is_mistyped_gets_a_sentence_that_helps(line: str, code: int, says: str):
-    assert problems([Case(argv=tuple(line.split()), code=code, says=says)]) == []
+def test_what_is_mistyped_gets_a_sentence_that_helps():
+    assert problems([Case(argv=tuple(line.split()), code=code, says=says) for line, code, says in MISTYPED]) == []
 
 
 # --- environment variables ------------------------------------------------------------------------------------

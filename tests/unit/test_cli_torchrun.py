@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from parsers_once import parsers_once
 
 from muster.api.run_options import spec_of
 from muster.api.torchrun_options import FLAGS, Flag, explain, refuse
@@ -17,6 +18,8 @@ from muster.cli.submit import split
 from muster.errors import UsageError
 from muster.hosts import parse_hosts
 from muster.spec import RunSpec
+
+__all__ = ["parsers_once"]  # a fixture
 
 ROOT = Path(__file__).parents[2]
 BIN = os.path.dirname(sys.executable)
