@@ -83,20 +83,20 @@ def _never_awaited(coroutine: Any, **settings: Any) -> NoReturn:
     raise Started
 
 
+STARTERS: list[tuple[Any, str, Any]] = [
+    (subprocess.Popen, "__init__", _started),
+    (asyncio, "run", _never_awaited),
+    *((os, name, _started) for name in ("fork", "execv", "execve", "execvp", "execvpe")),
+    *((socket.socket, name, _started) for name in ("connect", "bind")),
+]
+
+
 @contextmanager
 def nothing_starts() -> Generator[None]:
     """Raise Started instead of starting a process or connecting."""
-    with (
-        patch.object(subprocess.Popen, "__init__", _started),
-        patch.object(asyncio, "run", _never_awaited),
-        patch.object(os, "fork", _started),
-        patch.object(os, "execv", _started),
-        patch.object(os, "execve", _started),
-        patch.object(os, "execvp", _started),
-        patch.object(os, "execvpe", _started),
-        patch.object(socket.socket, "connect", _started),
-        patch.object(socket.socket, "bind", _started),
-    ):
+    with pytest.MonkeyPatch.context() as patched:
+        for owner, name, instead in STARTERS:
+            patched.setattr(owner, name, instead)
         yield
 
 
