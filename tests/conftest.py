@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import zlib
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +23,9 @@ for _number in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
     if signal.getsignal(_number) is signal.SIG_IGN:
         signal.signal(_number, signal.default_int_handler if _number == signal.SIGINT else signal.SIG_DFL)
 signal.pthread_sigmask(signal.SIG_SETMASK, [])
+
+# Python searches for garbage after 700 new objects, which takes a fifth of the time of tests that make many.
+gc.set_threshold(20_000)
 
 # A configuration file of whoever runs the tests must not change what they see.
 os.environ["XDG_CONFIG_HOME"] = "/nonexistent"
@@ -68,8 +74,35 @@ APART = {
 }
 """Files whose tests share nothing, and into how many parts they are divided among workers."""
 
+WITH_TORCH = {"test_bad_arguments.py", "test_drain_watch.py", "test_training_batches.py"}
+"""Files of unit tests that import torch into the process of pytest."""
+
 LIMIT = 120
 """Seconds that a test may take on an idle machine, unless it says otherwise."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--part", metavar="N/OF", default="1/1", help="run a part of the files, such as 1/2 and 2/2")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Whether another part has this file: `make unit` starts a process per part, and each imports only its own files.
+
+    Workers of xdist would each import all of them, and send three reports of each of thousands of tests.
+    """
+    number, parts = map(int, config.option.part.split("/"))
+    if parts == 1 or not collection_path.name.startswith("test_"):
+        return None
+    files = _by_size(collection_path.parent)
+    place = files.index(collection_path.name) if collection_path.name in files else 0
+    return place % parts != number - 1 or None
+
+
+@cache
+def _by_size(folder: Path) -> list[str]:
+    """The files of tests in a directory without those that import torch, which only the first part does."""
+    files = sorted((-file.stat().st_size, file.name) for file in folder.glob("test_*.py"))
+    return [name for _, name in files if name not in WITH_TORCH]
 
 
 class ByFile(LoadScopeScheduling):
@@ -87,6 +120,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile | Non
         return None
     config.option.loadscopereorder = False
     return ByFile(config, log)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what has been imported and collected out of each search for garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 
 def effort(call: Callable[[], object]) -> int:
-    """The instructions of Python's that a call takes."""
+    """The lines of Python that a call runs, in a loop again each time; counting instructions takes 4 times as long."""
     count = 0
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         nonlocal count
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
-        count += event == "opcode"
+        count += event == "line"
         return trace
 
     before = sys.gettrace()

@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from bad_input import Started, nothing_starts
+from parsers_once import parsers_once
 
 import muster
 from muster.errors import MusterError
 from muster.rank.world.context import init
 from muster.rank.world.detect import detect, from_arguments
 from muster.spec import RunSpec
+
+__all__ = ["parsers_once"]  # a fixture
 
 pytestmark = pytest.mark.timeout(60)
 

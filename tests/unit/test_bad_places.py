@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 from bad_input import Case, problems, work
+from parsers_once import parsers_once
 
 from muster.controller.rendezvous import _port_taken
 from muster.engines.engine import StartCommand
 from muster.engines.table import load
 
-__all__ = ["work"]  # a fixture
+__all__ = ["parsers_once", "work"]  # fixtures
 pytestmark = pytest.mark.timeout(60)
 
 
@@ -323,9 +324,8 @@ MISTYPED = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "says"), MISTYPED, ids=[line for line, _, _ in MISTYPED])
-def test_what_is_mistyped_gets_a_sentence_that_helps(line: str, code: int, says: str):
-    assert problems([Case(argv=tuple(line.split()), code=code, says=says)]) == []
+def test_what_is_mistyped_gets_a_sentence_that_helps():
+    assert problems([Case(argv=tuple(line.split()), code=code, says=says) for line, code, says in MISTYPED]) == []
 
 
 # --- environment variables ------------------------------------------------------------------------------------

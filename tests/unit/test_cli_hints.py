@@ -5,11 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from parsers_once import parsers_once
 
 from muster.api.hints import COMMAND_MEANINGS, MEANINGS, misplaced, nearest
 from muster.cli import COMMANDS, main, run
 from muster.cli.lab import COMMANDS as LAB_COMMANDS
 from muster.errors import UsageError
+
+__all__ = ["parsers_once"]  # a fixture
 
 
 def suggestion(*argv: str) -> str:

@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from parsers_once import parsers_once
 
 from muster.api.run_options import spec_of
 from muster.api.torchrun_options import FLAGS, Flag, explain, refuse
@@ -17,6 +18,8 @@ from muster.cli.submit import split
 from muster.errors import UsageError
 from muster.hosts import parse_hosts
 from muster.spec import RunSpec
+
+__all__ = ["parsers_once"]  # a fixture
 
 ROOT = Path(__file__).parents[2]
 BIN = os.path.dirname(sys.executable)
@@ -77,18 +80,18 @@ VALUES = {
 
 
 @pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: flag.names[0])
-@pytest.mark.parametrize("form", ["apart", "tied", "underscores"])
-@pytest.mark.parametrize("front", [[], ["torchrun"]], ids=["plain", "torchrun"])
-def test_an_option_takes_its_value_and_nothing_of_the_script(flag: Flag, form: str, front: list[str]):
+def test_an_option_takes_its_value_and_nothing_of_the_script(flag: Flag):
     name = flag.names[0]
-    typed = "--" + name[2:].replace("-", "_") if form == "underscores" else name
     value = VALUES.get(name, "word")
-    words = [typed] if flag.reads is None else [f"{typed}={value}"] if form == "tied" else [typed, value]
-    options, command = run.parse([*front, *words, "train.py", "--lr", "1"])
-    assert command == ["train.py", "--lr", "1"]
-    assert hasattr(options, flag.dest)
-    if name != "--module":  # which has another meaning in `muster submit`
-        assert split(["--slurm", *words, "train.py"]).script == ["train.py"]
+    with_underscores = "--" + name[2:].replace("-", "_")
+    forms = [[name, value], [f"{name}={value}"], [with_underscores, value]]
+    for words in forms if flag.reads is not None else [[name], [with_underscores]]:
+        for front in ([], ["torchrun"]):
+            options, command = run.parse([*front, *words, "train.py", "--lr", "1"])
+            assert command == ["train.py", "--lr", "1"], (front, words)
+            assert hasattr(options, flag.dest), (front, words)
+        if name != "--module":  # which has another meaning in `muster submit`
+            assert split(["--slurm", *words, "train.py"]).script == ["train.py"], words
 
 
 @pytest.mark.parametrize("flag", [flag for flag in FLAGS if flag.ignored], ids=lambda flag: flag.names[0])

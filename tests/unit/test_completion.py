@@ -8,13 +8,13 @@ import re
 import select
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from in_process import printed
 from waiting import end
 
 from muster.cli import COMMANDS, main
@@ -43,10 +43,10 @@ def scripts() -> dict[str, str]:
     """The script of each shell, as a user gets it."""
     found: dict[str, str] = {}
     for shell in SHELLS:
-        argv = [sys.executable, "-m", "muster", "completion", shell]
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=100)
-        assert (done.returncode, done.stderr) == (0, "")
-        found[shell] = done.stdout
+        with printed() as texts:
+            assert main(["completion", shell]) == 0
+        assert texts.err == ""
+        found[shell] = texts.out
     return found
 
 
@@ -195,11 +195,14 @@ def test_bash_starts_no_python(home: Path, bash: Shell):
 
 @pytest.mark.skipif(not shutil.which("fish"), reason="fish is not installed")
 def test_fish_completes_commands_options_values_files_jobs_and_hosts(home: Path):
-    for line, whole in UNIQUE:
-        argv = ["fish", "--no-config", "-c", f"source muster.fish; complete -C '{line}'"]
-        done = subprocess.run(argv, cwd=home, env=environment(home), capture_output=True, text=True, timeout=60)
-        found = [one.partition("\t")[0] for one in done.stdout.splitlines()]
-        assert (whole.split()[-1] in found, done.stderr) == (True, ""), (line, found)
+    asked = "; ".join(f"complete -C '{line}'; echo END" for line, _ in UNIQUE)
+    argv = ["fish", "--no-config", "-c", f"source muster.fish; {asked}"]
+    done = subprocess.run(argv, cwd=home, env=environment(home), capture_output=True, text=True, timeout=60)
+    assert done.stderr == ""
+    answers = done.stdout.split("END\n")[:-1]
+    for (line, whole), answer in zip(UNIQUE, answers, strict=True):
+        found = [one.partition("\t")[0] for one in answer.splitlines()]
+        assert whole.split()[-1] in found, (line, found)
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="zsh is not installed")

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from parsers_once import parsers_once
 
 from muster.api.run_options import copied_names, spec_of, spec_with
 from muster.cli import bench, check, main, run, submit
@@ -20,6 +21,8 @@ from muster.errors import UsageError
 from muster.hosts import Host
 from muster.spec import RunSpec
 from muster.user_file import MOST_BYTES, read_user_file
+
+__all__ = ["parsers_once"]  # a fixture
 
 
 @pytest.fixture

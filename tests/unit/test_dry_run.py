@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 from in_process import muster
+from parsers_once import parsers_once
+
+__all__ = ["parsers_once"]  # a fixture
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import in_process
 import pytest
 from tools.console import CodeFile, read_page
+
+from muster.engines import table
 
 PAGE = Path(__file__).parents[2] / "docs" / "engines" / "adding.md"
 MUSTER = str(Path(sys.executable).with_name("muster"))
@@ -35,6 +39,8 @@ shift
 for host in $hosts; do CROWD_HOST=$host PLACE=$host "$@" </dev/null & done
 wait
 """
+
+Refused = Callable[..., subprocess.CompletedProcess[str]]
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks run on Linux")
 
@@ -74,6 +80,24 @@ def muster(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[
     )
 
 
+@pytest.fixture
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Refused]:
+    """Runs a command that starts nothing: in this process, which has imported Muster already."""
+    monkeypatch.syspath_prepend(str(folder / "site"))
+    options = ("--no-zygote", "--no-check", "--python", sys.executable)
+    env = {"PATH": f"{folder}/bin:{os.environ['PATH']}", "HOME": str(folder)}
+    forget_engines()
+    yield lambda *argv: in_process.muster("run", *options, *argv, cwd=folder, env=env)
+    forget_engines()
+
+
+def forget_engines() -> None:
+    table.load.cache_clear()
+    table._added.cache_clear()
+    for name in ("muster_docker", "muster_crowd"):
+        sys.modules.pop(name, None)
+
+
 def test_an_engine_over_pipes_runs_a_job(folder: Path):
     done = muster(folder, "--engine", "docker-exec", "-H", "left:1,right:1", "train.py")
     assert done.returncode == 0, done.stderr
@@ -96,10 +120,10 @@ def test_an_engine_that_dials_back_runs_a_job_on_the_hosts_of_its_allocation(fol
     assert "muster: detected: Crowd job 7, 2 hosts\n" in done.stderr
 
 
-def test_it_refuses_what_it_cannot_do(folder: Path):
-    done = muster(folder, "--engine", "crowd", "train.py")
+def test_it_refuses_what_it_cannot_do(refused: Refused):
+    done = refused("--engine", "crowd", "train.py")
     assert "error: --engine crowd needs hosts" in done.stderr
-    done = muster(folder, "--engine", "docker-exec", "--lab", "2", "train.py")
+    done = refused("--engine", "docker-exec", "--lab", "2", "train.py")
     assert "error: --lab works with ssh, not with --engine docker-exec" in done.stderr
 
 
@@ -111,15 +135,17 @@ def test_it_refuses_what_it_cannot_do(folder: Path):
     ],
     ids=["without launch", "broken"],
 )
-def test_an_engine_that_cannot_be_loaded_is_named_with_the_reason(folder: Path, text: str, reason: str):
+def test_an_engine_that_cannot_be_loaded_is_named_with_the_reason(
+    folder: Path, refused: Refused, text: str, reason: str
+):
     (folder / "site" / "muster_docker.py").write_text(text)
-    done = muster(folder, "--engine", "docker-exec", "-H", "left:1", "train.py")
+    done = refused("--engine", "docker-exec", "-H", "left:1", "train.py")
     assert done.returncode == 2
     assert done.stderr.startswith("error: --engine docker-exec: could not load muster_docker:DockerExec (" + reason)
 
 
-def test_a_dry_run_prints_the_command_lines_of_the_engine(folder: Path):
-    done = muster(folder, "--dry-run", "--engine", "docker-exec", "-H", "left:1,right:1", "train.py")
+def test_a_dry_run_prints_the_command_lines_of_the_engine(refused: Refused):
+    done = refused("--dry-run", "--engine", "docker-exec", "-H", "left:1,right:1", "train.py")
     assert f"  docker exec -i left {sys.executable} -c " in done.stdout
 
 

@@ -76,10 +76,10 @@ def test_a_progress_bar_has_the_same_colors_as_other_lines() -> None:
 
 
 def test_a_long_line_of_unfinished_sequences_takes_no_longer_than_others() -> None:
-    assert for_terminal("\x1b]" * 200_000) == ""
-    assert for_terminal("\x9d" * 200_000) == ""
-    assert TerminalStream().feed(("\x90" * 200_000).encode()) == b""
-    assert len(for_terminal("\x1b[1" * 200_000)) == 200_000
+    assert for_terminal("\x1b]" * 50_000) == ""
+    assert for_terminal("\x9d" * 50_000) == ""
+    assert TerminalStream().feed(("\x90" * 50_000).encode()) == b""
+    assert len(for_terminal("\x1b[1" * 50_000)) == 50_000
 
 
 def test_output_of_another_host_is_made_harmless_wherever_its_pieces_end() -> None:

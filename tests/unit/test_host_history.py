@@ -115,13 +115,13 @@ def test_one_loss_is_no_reason_to_avoid_a_host_and_losses_in_two_jobs_are():
 def test_several_jobs_can_write_at_once():
     code = (
         "import sys, time\nfrom muster.hosts import Host\nfrom muster.jobs.host_history import Incident, remember\n"
-        "for n in range(5):\n"
+        "for n in range(10):\n"
         "    remember(Host(name=sys.argv[1]), Incident(time=time.time(), kind='hardware', what=f'w{n}', job='j'))\n"
     )
-    writers = [subprocess.Popen([sys.executable, "-c", code, f"host{number}"]) for number in range(6)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0] * 6
+    writers = [subprocess.Popen([sys.executable, "-c", code, f"host{number}"]) for number in range(3)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0] * 3
     found = host_history.read(silent).hosts
-    assert {key: len(incidents) for key, incidents in found.items()} == {f"host{number}": 5 for number in range(6)}
+    assert {key: len(incidents) for key, incidents in found.items()} == {f"host{number}": 10 for number in range(3)}
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_an_examination_reports_ranks_without_cpu_and_data_that_waits_to_be_sent
             assert process.stdout is not None
             assert process.stdout.read(1) == b"."
         of_ours: Any = SimpleNamespace(number=5, pid=rank.pid, exited=False)
-        examination = Examination(sent.append, 7, [of_ours], 1.2)
+        examination = Examination(sent.append, 7, [of_ours], 0.6)
         wait_until("the end of the examination", lambda: examination.step() or examination.is_over)
     finally:
         for process in (rank, other):

@@ -147,7 +147,10 @@ def elsewhere_here() -> str:
     ("host", "refusal"),
     [(socket.gethostname(), "runs in another container of this machine and does not answer here"), ("h1", "on h1")],
 )
-def test_a_controller_in_a_container_of_this_machine_is_known_by_its_socket(host: str, refusal: str):
+def test_a_controller_in_a_container_of_this_machine_is_known_by_its_socket(
+    host: str, refusal: str, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(folders, "_LAST_STATE", 0.1)
     hidden = state_of(A, host=host, controller_birth=elsewhere_here())
     folder = keep(hidden)
     assert read_job(folder).life == "elsewhere", "no socket: it may be where none can be"

@@ -146,17 +146,25 @@ def test_directories_and_pipes_in_place_of_logs_are_skipped(tmp_path: Path):
     assert list(Merged(tmp_path / "order" / "none").rest()) == []
 
 
+@pytest.fixture(scope="module")
+def long_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[RankLine]]:
+    """A directory with long logs, and all of their lines."""
+    folder = tmp_path_factory.mktemp("long")
+    write(folder, [(number % 3, 1 + number % 2, f"a{number}\nb{number}\n") for number in range(3000)])
+    return folder, list(Merged(folder).rest())
+
+
 @pytest.mark.parametrize("ranks", [None, {0}, {0, 2}])
 @pytest.mark.parametrize("lines", [0, 1, 10, 10_000])
 def test_the_last_lines_of_a_long_log_are_found_without_reading_all_of_it(
-    tmp_path: Path, lines: int, ranks: set[int] | None
+    long_log: tuple[Path, list[RankLine]], lines: int, ranks: set[int] | None
 ):
-    write(tmp_path, [(number % 3, 1 + number % 2, f"a{number}\nb{number}\n") for number in range(3000)])
-    skip = pieces_before_last(tmp_path, lines, None if ranks is None else frozenset(ranks))
+    folder, everything = long_log
+    skip = pieces_before_last(folder, lines, None if ranks is None else frozenset(ranks))
     assert (skip > 2900) == (lines <= 10)
 
-    def last(merged: Merged) -> list[str]:
-        chosen = [line for line in merged.rest() if ranks is None or line.rank in ranks]
+    def last(read: list[RankLine]) -> list[str]:
+        chosen = [line for line in read if ranks is None or line.rank in ranks]
         return shown(chosen[max(0, len(chosen) - lines) :])
 
-    assert last(Merged(tmp_path, skip=skip)) == last(Merged(tmp_path))
+    assert last(list(Merged(folder, skip=skip).rest())) == last(everything)

@@ -6,14 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.training.batches import Batches
-
 if TYPE_CHECKING:
     from muster.rank.world.context import World
+    from muster.training.batches import Batches
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -27,6 +25,8 @@ class Place:
 
 
 def of_all_ranks(length: int, size: int, *, drop_last: bool = True) -> list[Batches]:
+    from muster.training.batches import Batches  # imports torch, which other workers need not
+
     return [Batches(length, 3, cast("World", Place(rank, size)), seed=5, drop_last=drop_last) for rank in range(size)]
 
 
@@ -86,6 +86,8 @@ def test_a_position_saved_by_an_older_version_is_understood():
 
 
 def test_a_run_that_an_older_version_began_keeps_its_order():
+    import torch
+
     (batches,) = of_all_ranks(100, 1)
     batches.load_state_dict({"epoch": 2, "position": 90, "seed": 5, "length": 100, "end": 99})
     old = torch.randperm(100, generator=torch.Generator().manual_seed((5 << 32) + 2))
@@ -95,6 +97,8 @@ def test_a_run_that_an_older_version_began_keeps_its_order():
 
 
 def test_each_seed_and_each_epoch_has_its_own_order():
+    from muster.training.batches import Batches
+
     def order(seed: int, epoch: int = 0) -> tuple[int, ...]:
         batches = Batches(99, 99, cast("World", Place(0, 1)), seed=seed)
         batches.epoch = epoch

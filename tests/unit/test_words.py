@@ -63,8 +63,9 @@ ALLOWED = {
 """Replaced words that a file needs, such as the vocabulary of a corpus or a quotation."""
 
 PATTERNS = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in REPLACED.items()}
-ANY = re.compile(rf"\b(?:{'|'.join(REPLACED)})\b", re.IGNORECASE)
-"""Whether any pattern matches: most texts have none of these words, and one search is faster than one per pattern."""
+USUAL = re.compile(rf"\b(?:{'|'.join(words.lower() for words in REPLACED if STEMS not in words)})\b")
+BRITISH = re.compile(rf"(?:{STEMS})is(?:e|es|ed|er|ing|ations?)\b")
+"""Whether any pattern matches a text in small letters: most have none of these words, and two searches are fast."""
 
 
 def files(places: tuple[str, ...] = COVERED) -> Iterator[Path]:
@@ -91,7 +92,8 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def replaced_words(text: str) -> Iterator[tuple[str, str]]:
-    for pattern, instead in PATTERNS.items() if ANY.search(text) else ():
+    small = text.lower()
+    for pattern, instead in PATTERNS.items() if USUAL.search(small) or BRITISH.search(small) else ():
         for match in pattern.finditer(text):
             if match[0] != "is None":
                 yield match[0], instead
