@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from elastic_jobs import parent
 from engine_promises import STUBBORN
 from launching import Done, HostJob
 from waiting import wait_until
@@ -174,13 +175,6 @@ class Scene:
             pid for pid in self.of_job("h1") if comm(pid) == "ssh" and host.encode() in cmdline(pid).split(b"\0")
         ]
         return client
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def comm(pid: int) -> str:
