@@ -12,8 +12,6 @@ from benchmarks.experiment import Failed
 from benchmarks.recovery.faults import FAULT
 from benchmarks.recovery.stage import Stage, Trial
 
-WORKERS = 3
-"""Two hosts with two ranks each, and a spare."""
 TRAINING_LIMIT = 600.0
 
 # Prints the names of parameters, statistics and optimizer states that differ; those of random number generators that
@@ -32,10 +30,10 @@ print(len(one), *sorted((one.keys() | other.keys()) - same))
 """
 
 
-def training(stage: Stage, folder: Path, module: str, arguments: Sequence[str], *options: str, spare: bool) -> Trial:
-    """Start a recipe with four ranks that saves into the directory, and resumes from what is there."""
-    hosts = ",".join(f"{host}:2" for host in stage.workers[: 2 + spare])
-    argv = [str(BIN / "muster"), "run", "--no-check", "-H", hosts, *(("--spares", "1") if spare else ()), *options]
+def training(stage: Stage, folder: Path, module: str, arguments: Sequence[str], *, spare: bool) -> Trial:
+    """Start a recipe with a rank on each of two hosts; it saves into the directory, and resumes from what is there."""
+    hosts = ",".join(f"{host}:1" for host in stage.workers[: 2 + spare])
+    argv = [str(BIN / "muster"), "run", "--no-check", "-H", hosts, *(("--spares", "1") if spare else ())]
     argv += ["-m", module, *arguments, "--model_dir", str(folder), "--resume"]
     return stage.trial(stage.new_folder(), {stage.controller: argv})
 
