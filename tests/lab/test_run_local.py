@@ -320,7 +320,7 @@ def test_cpus_are_shared_out_among_ranks_where_the_user_says_nothing(folder: Pat
 
 @pytest.fixture(scope="module")
 def forked(folder: Path) -> Done:
-    """A run with settings of the user, and with a module in the zygote that does what asyncio does since Python 3.12."""
+    """A run with settings of the user, and a module in its zygote that does what asyncio does since Python 3.12."""
     (folder / "threads_of_user.py").write_text(
         "import os, torch\n"
         "print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'], torch.get_num_threads())"
