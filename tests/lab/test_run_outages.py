@@ -32,7 +32,7 @@ while not os.path.exists(sys.argv[1]):
         print("line", number, filling)
         number += 1
     sys.stdout.flush()
-    time.sleep(0.01)
+    time.sleep(0.01 if filling else 0.03)
 print("total", number, flush=True)
 """
 
