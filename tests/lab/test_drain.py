@@ -305,11 +305,10 @@ def _ended(job: Running) -> str:
 
 def test_recipe_saves_and_continues_without_losing_a_step(site: Site) -> None:
     saved = site.shared / "mnist"
-    recipe = ("-m", "muster.recipes.mnist", "--synthetic", "3000", "--batch_size", "10", "--epochs", "2")
+    recipe = ("-m", "muster.recipes.mnist", "--synthetic", "5000", "--batch_size", "10", "--epochs", "1")
     options = ("--model_dir", str(saved), "--resume", "--save_every", "0", "--log_every", "10")
-    job = Running(
-        site.lab, site.shared, "--spares", "1", "--env", "OMP_NUM_THREADS=1", "-H", "h2:1,h3:1,h4:1", *recipe, *options
-    )
+    how = ("--spares", "1", "--env", "OMP_NUM_THREADS=1", "--preload", "torch._dynamo", "-H", "h2:1,h3:1,h4:1")
+    job = Running(site.lab, site.shared, *how, *recipe, *options)
     wait_until("the first steps", lambda: "step 10 " in job.out, 100, lambda: f"{job.out}\n{job.err}")
     env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
     with ending(site.lab.popen("h1", [MUSTER, "drain", "last", "h2"], env=env)) as process:
