@@ -47,7 +47,7 @@ if "torch" in sys.argv:
     dist.init_process_group("gloo")
 attempt, world = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), add(1)
 said = {"attempt": attempt, "world": world, "rank": int(os.environ["RANK"]), "group": os.environ["GROUP_RANK"],
-        "host": os.uname().nodename, "time": time.time(), "pid": os.getpid(),
+        "host": os.uname().nodename, "time": time.time(),
         "lost": json.loads(os.environ.get("MUSTER_LOST", "[]"))}
 print("BEGUN", json.dumps(said), flush=True)
 while attempt < int(sys.argv[1]):     # until something is lost that often
