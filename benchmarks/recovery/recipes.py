@@ -12,8 +12,6 @@ from benchmarks.experiment import Failed
 from benchmarks.recovery.faults import FAULT
 from benchmarks.recovery.stage import Stage, Trial
 
-WORKERS = 3
-"""Two hosts with two ranks each, and a spare."""
 TRAINING_LIMIT = 600.0
 
 # Prints the names of parameters, statistics and optimizer states that differ; those of random number generators that
@@ -32,11 +30,11 @@ print(len(one), *sorted((one.keys() | other.keys()) - same))
 """
 
 
-def training(stage: Stage, folder: Path, module: str, arguments: Sequence[str], *options: str, spare: bool) -> Trial:
-    """Start a recipe with four ranks that saves into the directory, and resumes from what is there."""
-    hosts = ",".join(f"{host}:2" for host in stage.workers[: 2 + spare])
-    argv = [str(BIN / "muster"), "run", "--no-check", "-H", hosts, *(("--spares", "1") if spare else ()), *options]
-    argv += ["-m", module, *arguments, "--model_dir", str(folder), "--resume"]
+def training(stage: Stage, folder: Path, module: str, arguments: Sequence[str], *options: str) -> Trial:
+    """Start a recipe that saves into the directory, and resumes from what is there."""
+    # The number of threads changes the last bits. The zygotes import what every rank would import: DDP needs it.
+    argv = [str(BIN / "muster"), "run", "--no-check", "--env", "OMP_NUM_THREADS=1", "--preload", "torch._dynamo"]
+    argv += [*options, "-m", module, *arguments, "--model_dir", str(folder), "--resume"]
     return stage.trial(stage.new_folder(), {stage.controller: argv})
 
 
@@ -46,11 +44,15 @@ def checkpoints(folder: Path) -> list[Path]:
 
 
 def difference(stage: Stage, module: str, arguments: Sequence[str], victim: str, *, after: int) -> str:
-    """Run a recipe undisturbed, and again with a power cut after some checkpoints; what differs, or nothing."""
+    """Run a recipe undisturbed, and again with a power cut after some checkpoints; what differs, or nothing.
+
+    Both have two ranks: first on one host, then on two hosts with a spare.
+    """
     whole, cut = (stage.new_folder() for _ in range(2))
-    with training(stage, whole, module, arguments, spare=False) as trial:
+    with training(stage, whole, module, arguments, "-H", f"{stage.workers[0]}:2") as trial:
         finish(trial)
-    with training(stage, cut, module, arguments, spare=True) as trial:
+    hosts = ",".join(f"{host}:1" for host in stage.workers[:3])
+    with training(stage, cut, module, arguments, "--spares", "1", "-H", hosts) as trial:
         seen: set[Path] = set()
 
         def enough() -> bool:

@@ -67,15 +67,20 @@ def undisturbed(trial: Trial) -> None:
             raise Failed(f"the log of rank {rank} has {text.count(' step ')} of {mine[-1].step} lines")
 
 
-def cut_for(seconds: float) -> Callable[[Stage], Outcome]:
+def cut(trial: Trial, seconds: float) -> None:
     """Unplug the cable of a host for a while."""
+    trial.stage.lab.cut("h2")
+    trial.read_for(seconds)
+    trial.stage.lab.heal("h2")
+
+
+def cut_for(seconds: float) -> Callable[[Stage], Outcome]:
+    """Run a job during which that happens."""
 
     def play(stage: Stage) -> Outcome:
         with stage.muster(ranks=2, hosts=2) as trial:
             trial.wait_for_start(4)
-            stage.lab.cut("h2")
-            trial.read_for(seconds)
-            stage.lab.heal("h2")
+            cut(trial, seconds)
             undisturbed(trial)
         return None
 
@@ -88,9 +93,7 @@ def cut_peer(seconds: float) -> Callable[[Stage, Peer], str]:
     def play(stage: Stage, peer: Peer) -> str:
         with peer.start(stage, nodes="2", hosts=2, ranks=2, timeout=False) as trial:
             trial.wait_for_start(4)
-            stage.lab.cut("h2")
-            trial.read_for(seconds)
-            stage.lab.heal("h2")
+            cut(trial, seconds)
             try:
                 seen = trial.saved(4)
                 trial.wait_for("more steps", lambda: trial.saved(4) >= seen + 8, RECOVERY_LIMIT)
@@ -127,16 +130,21 @@ def sleeping_laptop(stage: Stage) -> Outcome:
     return None
 
 
+def break_connection(trial: Trial) -> float:
+    """Kill the ssh that connects the controller to an agent; seconds until a later step of that host is shown."""
+    pid = trial.ssh_pid("h2")
+    begin = now(lambda: os.kill(pid, signal.SIGKILL))
+    # The ranks have recorded their step at most 50 ms ago, so two steps more were made after the kill.
+    later = trial.last("h2").step + 2
+    trial.wait_for("output from h2", lambda: trial.shown("h2") >= later, RECOVERY_LIMIT)
+    return time.time() - begin
+
+
 def broken_connection(stage: Stage) -> Outcome:
-    """Kill the ssh that connects the controller to an agent; time until a later step of that host is shown."""
+    """Run a job during which that happens; return the seconds."""
     with stage.muster(ranks=2, hosts=2) as trial:
         trial.wait_for_start(4)
-        pid = trial.ssh_pid("h2")
-        begin = now(lambda: os.kill(pid, signal.SIGKILL))
-        # The ranks have recorded their step at most 50 ms ago, so two steps more were made after the kill.
-        later = trial.last("h2").step + 2
-        trial.wait_for("output from h2", lambda: trial.shown("h2") >= later, RECOVERY_LIMIT)
-        seconds = time.time() - begin
+        seconds = break_connection(trial)
         undisturbed(trial)
     return seconds
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from elastic_jobs import Running, Site, ended_well, hosts_of
+from elastic_jobs import FRESH, Running, Site, ended_well, find_on, hosts_of, with_add
 from launching import MUSTER, PLAIN, Done
 from waiting import ending, patience, wait_until
 
@@ -30,40 +30,35 @@ SLACK = 6.0
 SERVICE = Path(__file__).parents[1] / "metadata_service.py"
 
 SCRIPT = """\
-import json, os, signal, sys, time
-import torch, torch.distributed as dist
-import muster
-
+import contextlib, itertools, json, os, signal, sys, time
+ADD
 signals, file, steps = [], sys.argv[1], int(sys.argv[2])
 def is_free():
     return os.path.exists(file + ".free")
-def is_held():  # until the test frees the job, at the same step for all ranks
-    bound = torch.tensor([float(not is_free())])
-    dist.all_reduce(bound)
-    return bound.item() > 0
+def begin():
+    import muster
+    return muster.init()
 if "deaf" not in sys.argv:
     signal.signal(signal.SIGUSR1, lambda *_: signals.append(time.time()))
-with muster.init() as world:
-    attempt, total = int(os.environ["TORCHELASTIC_RESTART_COUNT"]), torch.ones(1)
-    step = json.load(open(file)) if os.path.exists(file) else 0
-    first = step
-    dist.all_reduce(total)
-    said = {"attempt": attempt, "rank": world.rank, "host": os.uname().nodename, "time": time.time(), "step": step}
+with begin() if "torch" in sys.argv else contextlib.nullcontext() as world:
+    rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    step = first = json.load(open(file)) if os.path.exists(file) else 0
+    add(1)
+    said = {"attempt": attempt, "rank": rank, "host": os.uname().nodename, "time": time.time(), "step": step}
     print("BEGUN", json.dumps(said), flush=True)
-    while step < steps or is_held():
+    while step < steps or add(not is_free()):  # until the test frees the job, at the same step for all ranks
         time.sleep(0.05)
-        dist.all_reduce(total.fill_(len(signals) if "polls" not in sys.argv else world.deadline is not None))
+        leaves = add(len(signals) if "polls" not in sys.argv else world.deadline is not None)
         step += 1
-        if total.item() or (step % 20 == 0 and "deaf" in sys.argv):
-            if world.rank == 0:
-                time.sleep(1.0 if total.item() else 0.0)
-                while "saves-long" in sys.argv and not is_free():
-                    time.sleep(0.05)
-                with open(file + ".tmp", "w") as saved:
-                    json.dump(step, saved)
-                os.rename(file + ".tmp", file)
-        if total.item():
-            print("SAVED", step, len(signals), world.time_left(), flush=True)
+        if rank == 0 and (leaves or (step % 20 == 0 and "deaf" in sys.argv)):
+            time.sleep(1.0 if leaves else 0.0)
+            while "saves-long" in sys.argv and not is_free():
+                time.sleep(0.05)
+            with open(file + ".tmp", "w") as saved:
+                json.dump(step, saved)
+            os.rename(file + ".tmp", file)
+        if leaves:
+            print("SAVED", step, len(signals), world.time_left() if world else "", flush=True)
             sys.exit(3 if "fails" in sys.argv else 0)
 print("DONE", first, step, flush=True)
 """
@@ -77,7 +72,7 @@ def lab(shared: Path) -> Iterator[Lab]:
 
 @pytest.fixture
 def site(lab: Lab, shared: Path) -> Iterator[Site]:
-    (shared / "train.py").write_text(SCRIPT)
+    (shared / "train.py").write_text(with_add(SCRIPT, shared))
     site = Site(lab, shared)
     yield site
     site.heal()
@@ -86,12 +81,12 @@ def site(lab: Lab, shared: Path) -> Iterator[Site]:
 class Training(Running):
     """A run of the script with two ranks on h2 and h3, and h4 as a spare unless `options` say something else.
 
-    It trains until the test waits for its end, and for some steps at least.
+    It trains until the test waits for its end, and for some steps at least. Without `torch`, ranks are fresh.
     """
 
     def __init__(self, site: Site, *how: str, options: tuple[str, ...] = ("--spares", "1"), steps: int = 20) -> None:
         self.saved = site.shared / f"saved-{time.monotonic_ns()}"
-        hosts = ("-H", "h2:1,h3:1,h4:1")
+        hosts = ("-H", "h2:1,h3:1,h4:1", *(() if "torch" in how else (FRESH,)))
         super().__init__(site.lab, site.shared, *options, *hosts, "train.py", str(self.saved), str(steps), *how)
         site.jobs.append(self)
 
@@ -120,7 +115,7 @@ class Training(Running):
 
 
 def test_drained_host_is_replaced_after_its_ranks_have_saved(site: Site) -> None:
-    job = Training(site)
+    job = Training(site, "torch")
     job.wait_begun(0, 2)
     typed = time.time()
     drained = job.drain("train.py", "h2")
@@ -140,9 +135,9 @@ def test_drained_host_is_replaced_after_its_ranks_have_saved(site: Site) -> None
 
 
 def test_two_notices_are_one_signal_and_an_earlier_deadline_counts(site: Site) -> None:
-    job = Training(site, "polls", "saves-long", options=("--min-hosts", "1"))
+    job = Training(site, "torch", "polls", "saves-long", options=("--min-hosts", "1"))
     job.wait_begun(0, 3)
-    (pid,) = [pid for pid, command in site.lab.processes("h3") if "exec(open(0" in command]
+    pid = find_on(site.lab, "h3", "agent")
     os.kill(pid, signal.SIGTERM)
     job.wait_for(r"h3 has 30 s left \(its agent received SIGTERM\); all ranks get SIGUSR1")
     with ThreadPoolExecutor(1) as pool:
@@ -186,7 +181,7 @@ def test_script_that_ignores_the_notice_continues_from_its_last_checkpoint(site:
 def test_second_sigterm_ends_the_agent(site: Site) -> None:
     job = Training(site, "deaf")
     job.wait_begun(0, 2)
-    (pid,) = [pid for pid, command in site.lab.processes("h3") if "exec(open(0" in command]
+    pid = find_on(site.lab, "h3", "agent")
     os.kill(pid, signal.SIGTERM)
     job.wait_for(r"h3 has 30 s left \(its agent received SIGTERM\)")
     os.kill(pid, signal.SIGTERM)
@@ -288,10 +283,10 @@ def test_spot_interruption_of_a_cloud_drains_the_host(site: Site, cloud: str) ->
 
 def test_finished_script_is_not_restarted(site: Site) -> None:
     (site.shared / "finish.py").write_text(
-        "import os, signal, time\nsignal.signal(signal.SIGUSR1, lambda *_: None)\n"
-        "print('BEGUN', flush=True)\ntime.sleep(8 if os.environ['RANK'] == '0' else 0)\n"
+        "import os, signal, time\nsignals = []\nsignal.signal(signal.SIGUSR1, lambda *_: signals.append(1))\n"
+        "print('BEGUN', flush=True)\nwhile os.environ['RANK'] == '0' and not signals: time.sleep(0.05)\n"
     )
-    job = Running(site.lab, site.shared, "--spares", "1", "-H", "h2:1,h3:1,h4:1", "finish.py")
+    job = Running(site.lab, site.shared, "--spares", "1", FRESH, "-H", "h2:1,h3:1,h4:1", "finish.py")
     wait_until("rank 1 to end", lambda: job.out.count("BEGUN") == 2 and "rank 1" in _ended(job), 60)
     env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
     with ending(site.lab.popen("h1", [MUSTER, "drain", "finish.py", "h2"], env=env)) as process:
@@ -310,11 +305,10 @@ def _ended(job: Running) -> str:
 
 def test_recipe_saves_and_continues_without_losing_a_step(site: Site) -> None:
     saved = site.shared / "mnist"
-    recipe = ("-m", "muster.recipes.mnist", "--synthetic", "3000", "--batch_size", "10", "--epochs", "2")
+    recipe = ("-m", "muster.recipes.mnist", "--synthetic", "5000", "--batch_size", "10", "--epochs", "1")
     options = ("--model_dir", str(saved), "--resume", "--save_every", "0", "--log_every", "10")
-    job = Running(
-        site.lab, site.shared, "--spares", "1", "--env", "OMP_NUM_THREADS=1", "-H", "h2:1,h3:1,h4:1", *recipe, *options
-    )
+    how = ("--spares", "1", "--env", "OMP_NUM_THREADS=1", "--preload", "torch._dynamo", "-H", "h2:1,h3:1,h4:1")
+    job = Running(site.lab, site.shared, *how, *recipe, *options)
     wait_until("the first steps", lambda: "step 10 " in job.out, 100, lambda: f"{job.out}\n{job.err}")
     env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
     with ending(site.lab.popen("h1", [MUSTER, "drain", "last", "h2"], env=env)) as process:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 from benchmarks.recovery import rows
-from benchmarks.recovery.matrix import CASES, Case, play
+from benchmarks.recovery.matrix import CASES, LIMIT, Case, play
 from benchmarks.recovery.moments import Moment, afterlife, begun, incomplete, stale
 from benchmarks.recovery.stage import Stage
+from waiting import patience
 
 in_lab = [
     pytest.mark.lab,
@@ -23,7 +24,11 @@ in_lab = [
     pytest.mark.skipif(os.getuid() != 0, reason="power cuts and frozen hosts need a lab started as root"),
 ]
 
-TELLING = ("power-first", "frozen-rejoin", "agent-spare", "zygote-shrink")
+SLACK = 6.0
+"""Seconds that a busy machine may add to a recovery."""
+
+TELLING = {"power-first": 7.5, "frozen-rejoin": LIMIT, "agent-spare": 1.0, "zygote-shrink": LIMIT}
+"""Cases, and how many seconds each may take until the first all_reduce of the new world."""
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +44,16 @@ class TestInTheLab:
 
     @pytest.mark.parametrize("case", [case for case in CASES if case.name in TELLING], ids=lambda case: case.name)
     def test_the_job_recovers(self, stage: Stage, case: Case) -> None:
-        play(stage, case)
+        assert play(stage, case) < TELLING[case.name] + patience(SLACK)
 
-    def test_a_cable_unplugged_for_6_s_costs_no_rank_and_no_line_of_output(self, stage: Stage) -> None:
-        rows.cut_for(6)(stage)
-
-    def test_a_killed_ssh_connection_costs_no_rank_and_no_line_of_output(self, stage: Stage) -> None:
-        rows.broken_connection(stage)
+    def test_a_killed_ssh_connection_and_an_unplugged_cable_cost_no_rank_and_no_line_of_output(
+        self, stage: Stage
+    ) -> None:
+        with stage.muster(ranks=2, hosts=2) as trial:
+            trial.wait_for_start(4)
+            rows.break_connection(trial)
+            rows.cut(trial, 6)
+            rows.undisturbed(trial)
 
     def test_a_thawed_host_that_reaches_nobody_does_not_continue_its_old_ranks(self, stage: Stage) -> None:
         with stage.muster("--spares", "1", hosts=3) as trial:

@@ -34,10 +34,11 @@ def test_mnist_ends_with_the_same_bits_after_a_power_cut(stage: Stage) -> None:
 
 
 def test_resnet_ends_with_the_same_bits_after_a_power_cut_of_the_first_host(stage: Stage, shared: Path) -> None:
-    write_cifar(shared / "cifar", 96, 20)
-    arguments = ["--data", str(shared / "cifar"), "--arch", "resnet18", "--batch_size", "4", "--num_epochs", "2"]
-    arguments += ["--save_every", "3"]
-    assert difference(stage, "muster.recipes.resnet50", arguments, "h1", after=2) == ""
+    write_cifar(shared / "cifar", 48, 20)
+    # The stem for large images makes small ones smaller, and each step cheaper.
+    arguments = ["--data", str(shared / "cifar"), "--arch", "resnet18", "--stem", "7x7", "--batch_size", "4"]
+    arguments += ["--num_epochs", "2", "--save_every", "3"]
+    assert difference(stage, "muster.recipes.resnet50", arguments, "h1", after=1) == ""
 
 
 # Records which samples each step used. 103 samples in batches of 9 and, after the loss, of 6: neither divides evenly.
@@ -66,7 +67,8 @@ with muster.init() as world, muster.Checkpoints(folder / "saved", world) as chec
 def test_after_shrinking_no_sample_of_the_epoch_is_repeated_or_skipped(stage: Stage, shared: Path) -> None:
     folder = stage.new_folder()
     hosts = ",".join(f"{host}:1" for host in stage.workers)
-    argv = ["muster", "run", "--no-check", "-H", hosts, "--min-hosts", "2", script(folder, EPOCH), str(folder)]
+    options = ["--no-check", "-H", hosts, "--min-hosts", "2", "--preload", "torch.distributed.checkpoint"]
+    argv = ["muster", "run", *options, script(folder, EPOCH), str(folder)]
 
     def records() -> list[tuple[int, int, list[int]]]:
         file = folder / "samples"

@@ -45,16 +45,19 @@ def test_a_spare_that_takes_over_and_a_host_that_returns_are_seen_everywhere(
     def muster(command: str, *argv: str) -> str:
         return run_in(cluster, "h1", shared, *argv, command=command, XDG_STATE_HOME=str(job.state), COLUMNS="200").out
 
-    def state() -> JobState | None:
-        found: list[dict[str, Any]] = json.loads(muster("ps", "--json") or "[]")
-        return from_data(found[0]) if found and found[0].get("command") else None
-
     def until(what: str, attempt: int, hosts: dict[str, tuple[str, str]]) -> JobState:
-        def reached() -> JobState | None:
-            known = state()
+        def fitting(found: list[dict[str, Any]]) -> JobState | None:
+            known = from_data(found[0]) if found and found[0].get("command") else None
             if known is None or known.phase != "running" or known.attempt != attempt or not known.ranks[0].collectives:
                 return None
             return known if {host.name: (host.state, host.role) for host in known.hosts} == hosts else None
+
+        def reached() -> JobState | None:
+            # A command for each look would be expensive, so the file is read until it is as expected.
+            files = job.state.glob("muster/jobs/*/state.json")
+            if not fitting([json.loads(file.read_text()) for file in files]):
+                return None
+            return fitting(json.loads(muster("ps", "--json") or "[]"))
 
         return wait_until(what, reached, 120, lambda: f"{muster('show')}\n{job.err}")
 

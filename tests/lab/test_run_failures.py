@@ -364,8 +364,12 @@ def test_a_failure_that_comes_back_at_the_same_place_is_not_tried_for_ever(clust
     assert "the restart failed at the same place without any progress, so Muster does not restart it again" in done.err
 
 
+# A zygote for all runs on this machine; the optimizer of one of them would import torch._dynamo in each attempt.
+SHARED = ("--keep=5m", "--preload=torch._dynamo")
+
+
 @pytest.mark.torch
-def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path) -> None:
+def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path, kept: Path) -> None:
     write(
         tmp_path,
         "further.py",
@@ -374,7 +378,8 @@ def test_a_failure_that_came_further_than_before_is_tried_again(tmp_path: Path) 
         "for step in range(steps): dist.all_reduce(torch.ones(1))\n"
         "raise RuntimeError('at the same place')\n",
     )
-    done = run_here(tmp_path, "--nproc", "2", "--restarts", "9", "--grace", "1", "further.py")
+    options = ["--nproc", "2", "--restarts", "9", "--grace", "1"]
+    done = run_here(tmp_path, *SHARED, *options, "further.py", state=kept)
     assert done.code == 1, done.said
     assert sorted(path.name for path in done.folder.glob("attempt-*")) == ["attempt-0", "attempt-1", "attempt-2"]
 
@@ -401,9 +406,10 @@ if attempt < 3:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("what", "attempts"), [("save", 4), ("nothing", 2)])
-def test_a_restart_after_a_new_checkpoint_is_not_counted(tmp_path: Path, what: str, attempts: int) -> None:
+def test_a_restart_after_a_new_checkpoint_is_not_counted(tmp_path: Path, kept: Path, what: str, attempts: int) -> None:
     write(tmp_path, "saves.py", SAVES)
-    done = run_here(tmp_path, "--nproc", "1", "--no-check", "--restarts", "1", "--grace", "1", "saves.py", what)
+    options = ["--nproc", "1", "--no-check", "--restarts", "1", "--grace", "1"]
+    done = run_here(tmp_path, *SHARED, *options, "saves.py", what, state=kept)
     assert done.code == (0 if what == "save" else 1), done.said
     assert len(list(done.folder.glob("attempt-*"))) == attempts
 

@@ -167,19 +167,25 @@ MODES = ["7", "true", "minus1", "text", "list", "exception", "own", "group", "sy
 MODES += ["interrupt", "sigint", "sigterm", "sigkill", "sigpipe", "256"]
 
 
+@pytest.fixture(scope="module")
+def endings(folder: Path) -> dict[str, subprocess.CompletedProcess[str]]:
+    """How the script ends under plain python in each way."""
+    (folder / "endings.py").write_text(ENDINGS)
+    modes = MODES if sys.version_info >= (3, 11) else [mode for mode in MODES if mode != "group"]
+    # Unbuffered, because a rank's lines are let out as they come, while python holds them back from a pipe.
+    return {mode: python(folder, "endings.py", mode, PYTHONUNBUFFERED="1") for mode in modes}
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("way", WAYS)
-def test_every_way_to_end_is_the_same_as_under_plain_python(folder: Path, way: str) -> None:
+def test_every_way_to_end_is_the_same_as_under_plain_python(
+    folder: Path, endings: dict[str, subprocess.CompletedProcess[str]], way: str
+) -> None:
     # One run, each attempt on the warm zygote ending in another way: output and exit code are compared one by one.
-    script = folder / "endings.py"
-    script.write_text(ENDINGS)
-    modes = MODES if sys.version_info >= (3, 11) else [mode for mode in MODES if mode != "group"]
-    done = run_here(folder, "--nproc", "1", "--restarts", "40", *under(way), script.name, "by-attempt", *modes)
+    done = run_here(folder, "--nproc", "1", "--restarts", "40", *under(way), "endings.py", "by-attempt", *endings)
     told = re.split(r"^muster: restart \d+ of 40$", done.err, flags=re.MULTILINE)
     wrong: dict[str, Any] = {}
-    for number, mode in enumerate(modes):
-        # Unbuffered, because a rank's lines are let out as they come, while python holds them back from a pipe.
-        plain = python(folder, script.name, mode, PYTHONUNBUFFERED="1")
+    for number, (mode, plain) in enumerate(endings.items()):
         expected, log = (COUNT.sub("N", text) for text in (plain.stdout + plain.stderr, done.log(0, number).decode()))
         if log != expected:
             wrong[f"{mode}: output"] = (expected, log)
@@ -234,7 +240,6 @@ class Squares:
 
 def main():
     import numpy, torch
-    from torch.utils.data import DataLoader
     facts = {}
     facts["seed"] = torch.initial_seed()
     facts["torch_random"] = torch.rand(1).item()
@@ -247,6 +252,13 @@ def main():
     facts["devices"] = os.environ["CUDA_VISIBLE_DEVICES"]
     facts["cuda_initialised"] = torch.cuda.is_initialized()
     facts["matmul"] = (torch.ones(300, 300) @ torch.ones(300, 300)).sum().item()
+    if os.environ["RANK"] == "0":
+        workers(facts)
+    facts["ps"] = open("/proc/self/cmdline").read().split("\\0")
+    print("FACTS " + json.dumps(facts))
+
+def workers(facts):
+    from torch.utils.data import DataLoader
     for method in ("fork", "spawn", "forkserver"):
         context = mp.get_context(method)
         with context.Pool(1) as pool:
@@ -260,8 +272,6 @@ def main():
     for method in ("fork", "spawn"):
         loader = DataLoader(Squares(), batch_size=3, num_workers=1, multiprocessing_context=method)
         facts[f"loader {method}"] = [batch.tolist() for batch in loader]
-    facts["ps"] = open("/proc/self/cmdline").read().split("\\0")
-    print("FACTS " + json.dumps(facts))
 
 if __name__ == "__main__":
     main()
@@ -293,25 +303,43 @@ def test_workers_seeds_and_threads_in_forked_ranks(folder: Path) -> None:
     assert [os.path.basename(first["ps"][0])[:6], *first["ps"][1:4]] == ["python", "workers.py", "--lr", "0.1"]
 
 
+SHARE = max(1, len(os.sched_getaffinity(0)) // 2)
+"""Threads of each of two ranks, where the user says nothing."""
+THREADS = 2 if SHARE == 1 else 1
+"""Threads that a user wants."""
+
+
 @pytest.mark.torch
 def test_cpus_are_shared_out_among_ranks_where_the_user_says_nothing(folder: Path) -> None:
     (folder / "threads.py").write_text(
         "import os, torch; print(os.environ['OMP_NUM_THREADS'], torch.get_num_threads(), torch.rand(2).sum() > 0)"
     )
     done = run_here(folder, "--nproc", "2", "threads.py")
-    share = max(1, len(os.sched_getaffinity(0)) // 2)
-    assert done.lines(0) == done.lines(1) == [f"{share} {share} tensor(True)"], done.said
+    assert done.lines(0) == done.lines(1) == [f"{SHARE} {SHARE} tensor(True)"], done.said
 
 
-@pytest.mark.torch
-def test_thread_settings_of_the_user_reach_forked_ranks(folder: Path) -> None:
-    (folder / "threads.py").write_text(
+@pytest.fixture(scope="module")
+def forked(folder: Path) -> Done:
+    """A run with settings of the user, and a module in its zygote that does what asyncio does since Python 3.12."""
+    (folder / "threads_of_user.py").write_text(
         "import os, torch\n"
         "print(os.environ['OMP_NUM_THREADS'], os.environ['OPENBLAS_NUM_THREADS'], torch.get_num_threads())"
     )
-    done = run_here(folder, "--nproc", "1", "threads.py", OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="2")
-    plain = python(folder, "threads.py", OMP_NUM_THREADS="3", OPENBLAS_NUM_THREADS="2")
-    assert done.log(0).decode() == plain.stdout, done.said
+    (folder / "at_fork.py").write_text(
+        "import os, signal\nos.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))\n"
+    )
+    argv = ["--nproc", "2", "--preload", "at_fork", "threads_of_user.py"]
+    return run_here(folder, *argv, OMP_NUM_THREADS=str(THREADS), OPENBLAS_NUM_THREADS="3")
+
+
+@pytest.mark.torch
+def test_thread_settings_of_the_user_reach_forked_ranks(forked: Done) -> None:
+    assert forked.lines(0) == forked.lines(1) == [f"{THREADS} 3 {THREADS}"], forked.said
+
+
+@pytest.mark.torch
+def test_a_module_that_takes_the_wakeup_descriptor_away_at_a_fork_does_not_break_the_ranks(forked: Done) -> None:
+    assert forked.code == 0, forked.said
 
 
 def test_variables_read_at_interpreter_start_have_their_effect(folder: Path) -> None:
@@ -359,13 +387,3 @@ def test_a_zygote_that_cannot_import_says_what_and_how_to_go_on(folder: Path) ->
     assert "broken_module" in done.err
     assert "libfoo.so.3 is missing" in done.err
     assert "--no-zygote" in done.err
-
-
-def test_a_module_that_takes_the_wakeup_descriptor_away_at_a_fork_does_not_break_the_ranks(folder: Path):
-    # What asyncio does since Python 3.12, and torch imports it.
-    (folder / "at_fork.py").write_text(
-        "import os, signal\nos.register_at_fork(after_in_child=lambda: signal.set_wakeup_fd(-1))\n"
-    )
-    (folder / "who.py").write_text("print(1)")
-    done = run_here(folder, "--nproc", "2", "--preload", "at_fork", "who.py")
-    assert done.code == 0, done.said

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from elastic_jobs import parent
 from engine_promises import STUBBORN
 from launching import Done, HostJob
-from waiting import wait_until
+from waiting import process_state, wait_until
 
 from muster.lab import Lab
 from muster.shared.wire import LEASE
@@ -74,6 +75,7 @@ class Bystander:
     """A second job on the same hosts, which must not notice anything."""
 
     def __init__(self, lab: Lab, shared: Path, hosts: str) -> None:
+        self.hosts = hosts
         self.stop = shared / f"stop-{time.monotonic_ns()}"
         self.world = len(hosts.split(","))
         options = ("--no-zygote", "-H", ",".join(f"{host}:1" for host in hosts.split(",")))
@@ -86,29 +88,66 @@ class Bystander:
         return [file.stat().st_size if file.exists() else 0 for file in files]
 
     def check(self) -> None:
-        """It still makes progress, and then ends well."""
+        """It still makes progress, and has lost no host."""
         before = self.ticks()
         wait_until(
             "progress of the other job", lambda: all(a > b for a, b in zip(self.ticks(), before, strict=True)), 20
         )
+        assert self.job.process.poll() is None, self.job.err
+        assert "is lost" not in self.job.err, self.job.err
+
+    def end(self) -> None:
+        """It ends well."""
         self.stop.touch()
         done = self.job.wait(30)
         assert done.code == 0, done.said
         assert "is lost" not in done.err, done.said
 
 
-class Scene:
-    """A stubborn job with a bystander, and what is alive of the job."""
+class Company:
+    """The bystander of one test after the other, as long as they want it on the same hosts."""
 
     def __init__(self, lab: Lab, shared: Path) -> None:
         self.lab = lab
         self.shared = shared
-        (shared / "stubborn.py").write_text(STUBBORN)
-        (shared / "stubborn_torch.py").write_text(STUBBORN_TORCH)
         (shared / "bystander.py").write_text(BYSTANDER)
         self.bystander: Bystander | None = None
+
+    def beside(self, hosts: str) -> None:
+        """Have a bystander on these hosts, or none."""
+        last, self.bystander = self.bystander, None
+        if last and last.hosts == hosts and last.job.process.poll() is None:
+            self.bystander = last
+            return
+        if last:
+            last.end()
+        if hosts:
+            self.bystander = Bystander(self.lab, self.shared, hosts)
+
+
+@pytest.fixture(scope="module")
+def company(cluster: Lab, shared: Path) -> Iterator[Company]:
+    company = Company(cluster, shared)
+    yield company
+    company.beside("")
+
+
+class Scene:
+    """A stubborn job with a bystander, and what is alive of the job."""
+
+    def __init__(self, company: Company) -> None:
+        self.lab = company.lab
+        self.shared = company.shared
+        self.company = company
+        (self.shared / "stubborn.py").write_text(STUBBORN)
+        (self.shared / "stubborn_torch.py").write_text(STUBBORN_TORCH)
         self.jobs: list[HostJob] = []
         self.spared: set[int] = set()
+
+    def prepare(self, beside: str) -> None:
+        """Have a bystander on these hosts; whatever is there now does not belong to the job."""
+        self.company.beside(beside)
+        self.spared = {pid for name in self.lab.names for pid, _ in self.lab.processes(name)}
 
     def start(
         self, *, grace: int | None = 2, forked: bool = False, hosts: str = "h2,h3", beside: str = "h2,h3"
@@ -117,9 +156,7 @@ class Scene:
 
         `forked` ranks come from a zygote with torch and have a DataLoader; others are fresh interpreters.
         """
-        if beside:
-            self.bystander = Bystander(self.lab, self.shared, beside)
-        self.spared = {pid for name in self.lab.names for pid, _ in self.lab.processes(name)}
+        self.prepare(beside)
         places = hosts.split(",")
         where = ["--nproc", "1"] if hosts == "h1" else ["-H", ",".join(f"{host}:1" for host in places)]
         how = ["stubborn_torch.py"] if forked else ["--no-zygote", "stubborn.py"]
@@ -135,7 +172,7 @@ class Scene:
         """Every process of the job on a host: whatever was not there before it."""
         return [pid for pid, _ in self.lab.processes(host) if pid not in self.spared]
 
-    def everything(self) -> dict[str, list[str]]:
+    def everything(self) -> dict[str, dict[int, str]]:
         """What of the job still lives, per host."""
         found = {
             name: {pid: command for pid, command in self.lab.processes(name) if pid not in self.spared}
@@ -147,22 +184,25 @@ class Scene:
             for pid in [pid for pid in there if comm(parent(pid)).startswith("sshd")][:1]:
                 del there[pid]
             del found["h1"][client]
-        return {
-            name: [f"{pid} {command}" for pid, command in commands.items()]
-            for name, commands in found.items()
-            if commands
-        }
+        return {name: commands for name, commands in found.items() if commands}
 
     def nothing_lives(self) -> None:
         """Wait until nothing of the job is alive anywhere."""
-        wait_until(
-            "the job's processes to be gone", lambda: not self.everything(), LIMIT, lambda: str(self.everything())
-        )
+        known: list[int] = []
+
+        def is_over() -> bool:
+            nonlocal known
+            if any(process_state(pid) not in ("", "Z") for pid in known):
+                return False  # a look at all processes of the machine is expensive: only when those seen last are gone
+            known = [pid for commands in self.everything().values() for pid in commands]
+            return not known
+
+        wait_until("the job's processes to be gone", is_over, LIMIT, lambda: str(self.everything()))
 
     def check(self) -> None:
         """The other job was not disturbed."""
-        assert self.bystander is not None
-        self.bystander.check()
+        assert self.company.bystander is not None
+        self.company.bystander.check()
 
     def agent(self, host: str) -> int:
         """The job's agent on a host: what sshd started."""
@@ -174,13 +214,6 @@ class Scene:
             pid for pid in self.of_job("h1") if comm(pid) == "ssh" and host.encode() in cmdline(pid).split(b"\0")
         ]
         return client
-
-
-def parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def comm(pid: int) -> str:
@@ -198,12 +231,9 @@ def cmdline(pid: int) -> bytes:
 
 
 @pytest.fixture
-def scene(cluster: Lab, shared: Path) -> Iterator[Scene]:
-    scene = Scene(cluster, shared)
+def scene(company: Company) -> Iterator[Scene]:
+    scene, cluster = Scene(company), company.lab
     yield scene
-    if scene.bystander:
-        scene.bystander.stop.touch()
-        scene.bystander.job.end()
     for job in scene.jobs:
         job.end()
     for host in cluster.status():
@@ -211,8 +241,8 @@ def scene(cluster: Lab, shared: Path) -> Iterator[Scene]:
             cluster.reboot(host.name)
         elif host.faults:
             cluster.heal(host.name)
-    for name in cluster.names:  # what a failed test has left
-        for pid, _ in cluster.processes(name):
+    for commands in scene.everything().values():  # what a failed test has left
+        for pid in commands:
             os.kill(pid, signal.SIGKILL)
     # A host whose cable was cut is not reachable at once: its neighbors must resolve its address again.
     for name in ("h2", "h3"):
@@ -243,7 +273,7 @@ def test_a_signal_to_the_controller_ends_every_process_after_the_grace_time(
 
 
 def test_ctrl_c_twice_ends_every_process_at_once(scene: Scene) -> None:
-    job = scene.start(grace=60, beside="")
+    job = scene.start(grace=60)
     job.process.send_signal(signal.SIGINT)
     wait_until("the first word", lambda: "stopping all ranks" in job.err, 20, lambda: job.err)
     job.process.send_signal(signal.SIGINT)
@@ -258,7 +288,7 @@ def test_ctrl_c_while_hosts_are_still_importing_leaves_nothing(scene: Scene) -> 
     (scene.shared / "endless.py").write_text(
         "import time; time.sleep(1000)"
     )  # torch, before it, may be through by then
-    scene.spared = {pid for name in scene.lab.names for pid, _ in scene.lab.processes(name)}
+    scene.prepare(beside="h2,h3")
     job = HostJob(scene.lab, "h1", scene.shared, "--preload", "endless", "-H", "h2:1,h3:1", "who.py")
     scene.jobs.append(job)
     wait_until("agents and zygotes", lambda: all(len(scene.of_job(h)) >= 2 for h in ("h2", "h3")), 30, lambda: job.err)
@@ -268,19 +298,6 @@ def test_ctrl_c_while_hosts_are_still_importing_leaves_nothing(scene: Scene) -> 
     assert done.code == 130, done.said
     assert done.out == ""
     assert "Traceback" not in done.err
-
-
-def test_ctrl_c_while_a_host_does_not_answer_returns_at_once(scene: Scene) -> None:
-    (scene.shared / "who.py").write_text("print('should not run')")
-    scene.lab.freeze("h3")
-    job = HostJob(scene.lab, "h1", scene.shared, "--no-zygote", "-H", "h2:1,h3:1", "who.py")
-    scene.jobs.append(job)
-    wait_until("the agent of h2", lambda: scene.of_job("h2"), 30, lambda: job.err)
-    job.process.send_signal(signal.SIGINT)
-    done = job.wait(30)  # half of what an agent may take to come up
-    assert done.code == 130, done.said
-    scene.lab.thaw("h3")
-    scene.nothing_lives()
 
 
 @pytest.mark.torch
@@ -319,7 +336,7 @@ def check_host_lost(scene: Scene, job: HostJob, sentence: str = "host h3 is lost
 
 
 def test_after_the_death_of_an_ssh_client_and_of_the_controller_nothing_lives(scene: Scene) -> None:
-    job = scene.start(beside="")
+    job = scene.start()
     os.kill(scene.ssh_client("h3"), signal.SIGKILL)
     job.process.kill()
     scene.nothing_lives()
@@ -363,6 +380,21 @@ def check_silence_is_told(done: Done) -> None:
     assert float(told[1]) < LEASE - 1, done.said
 
 
+def test_a_short_hiccup_of_the_network_does_not_end_a_job(scene: Scene) -> None:
+    job = scene.start()
+    # Nothing goes to the host or comes from it while ssh is stopped. With a cable that is cut and repaired it would be
+    # TCP's turn: it waits twice as long each time, and on a busy machine more than the 5 s might be over by then.
+    client = scene.ssh_client("h3")
+    os.kill(client, signal.SIGSTOP)
+    wait_until("the silence to be told", lambda: "h3 has been silent" in job.err, 20, lambda: job.err)
+    os.kill(client, signal.SIGCONT)
+    wait_until("the host to be back", lambda: "h3 is back" in job.err, 20, lambda: job.err)
+    assert job.process.poll() is None
+    job.process.send_signal(signal.SIGINT)
+    job.process.send_signal(signal.SIGINT)
+    scene.nothing_lives()
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize("forked", [False, True], ids=["fresh", "forked"])
 def test_after_a_cut_cable_nothing_lives_on_either_side_and_the_host_is_named(scene: Scene, forked: bool) -> None:
@@ -370,13 +402,6 @@ def test_after_a_cut_cable_nothing_lives_on_either_side_and_the_host_is_named(sc
     job = scene.start(grace=1 if forked else None, forked=forked, beside="h2")
     scene.lab.cut("h3")
     check_silence_is_told(check_host_lost(scene, job))
-
-
-def test_a_cut_between_controller_and_all_hosts_ends_the_job_on_all_of_them(scene: Scene) -> None:
-    job = scene.start(grace=1, beside="")
-    scene.lab.cut("h1")
-    scene.nothing_lives()
-    assert job.wait(20).code == 125
 
 
 @pytest.mark.parametrize("fault", ["power_off", "crash"])
@@ -387,6 +412,13 @@ def test_after_the_sudden_end_of_a_host_nothing_lives_elsewhere_and_it_is_named(
     done = check_host_lost(scene, job)
     if fault == "power_off":  # a crash closes the connections, so it is heard at once
         check_silence_is_told(done)
+
+
+def test_a_cut_between_controller_and_all_hosts_ends_the_job_on_all_of_them(scene: Scene) -> None:
+    job = scene.start(grace=1, beside="")
+    scene.lab.cut("h1")
+    scene.nothing_lives()
+    assert job.wait(20).code == 125
 
 
 def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> None:
@@ -408,18 +440,17 @@ def test_a_laptop_that_is_closed_loses_its_job_on_every_host(scene: Scene) -> No
     scene.nothing_lives()
 
 
-def test_a_short_hiccup_of_the_network_does_not_end_a_job(scene: Scene) -> None:
-    job = scene.start(beside="")
-    # Nothing goes to the host or comes from it while ssh is stopped. With a cable that is cut and repaired it would be
-    # TCP's turn: it waits twice as long each time, and on a busy machine more than the 5 s might be over by then.
-    client = scene.ssh_client("h3")
-    os.kill(client, signal.SIGSTOP)
-    wait_until("the silence to be told", lambda: "h3 has been silent" in job.err, 20, lambda: job.err)
-    os.kill(client, signal.SIGCONT)
-    wait_until("the host to be back", lambda: "h3 is back" in job.err, 20, lambda: job.err)
-    assert job.process.poll() is None
+def test_ctrl_c_while_a_host_does_not_answer_returns_at_once(scene: Scene) -> None:
+    (scene.shared / "who.py").write_text("print('should not run')")
+    scene.prepare(beside="")
+    scene.lab.freeze("h3")
+    job = HostJob(scene.lab, "h1", scene.shared, "--no-zygote", "-H", "h2:1,h3:1", "who.py")
+    scene.jobs.append(job)
+    wait_until("the agent of h2", lambda: scene.of_job("h2"), 30, lambda: job.err)
     job.process.send_signal(signal.SIGINT)
-    job.process.send_signal(signal.SIGINT)
+    done = job.wait(30)  # half of what an agent may take to come up
+    assert done.code == 130, done.said
+    scene.lab.thaw("h3")
     scene.nothing_lives()
 
 

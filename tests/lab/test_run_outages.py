@@ -23,16 +23,16 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(150)]
 
-# Prints numbered lines until it is asked to end; much at once if there is a second argument.
+# Prints numbered lines until it is asked to end; rank 1, whose host has the outage, much at once if it is told so.
 LINES = """
 import os, sys, time
-number, filling = 0, "x" * 80 if sys.argv[2:] else ""
+number, filling = 0, "x" * 80 if sys.argv[2:] and os.environ["RANK"] == "1" else ""
 while not os.path.exists(sys.argv[1]):
     for _ in range(2000 if filling else 1):
         print("line", number, filling)
         number += 1
     sys.stdout.flush()
-    time.sleep(0.01)
+    time.sleep(0.01 if filling else 0.03)
 print("total", number, flush=True)
 """
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from elastic_jobs import Site, ended_well, hosts_of
+from elastic_jobs import FRESH, Site, ended_well, hosts_of
 from waiting import patience
 
 from muster.lab import Lab
@@ -31,9 +31,9 @@ def site(lab: Lab, shared: Path) -> Iterator[Site]:
     site.heal()
 
 
-@pytest.mark.parametrize("host", ["h3", "h2"], ids=["a host", "the first host"])
-def test_the_job_continues_with_fewer_hosts(site: Site, host: str) -> None:
-    job = site.run("--min-hosts", "2", "-H", "h2:2,h3:1,h4:1")
+@pytest.mark.parametrize(("host", "how"), [("h3", [FRESH]), ("h2", [])], ids=["a host", "the first host"])
+def test_the_job_continues_with_fewer_hosts(site: Site, host: str, how: list[str]) -> None:
+    job = site.run("--min-hosts", "2", *how, "-H", "h2:2,h3:1,h4:1")
     job.wait_begun(0, 4)
     site.lab.power_off(host)
     cut = time.time()
@@ -48,7 +48,7 @@ def test_the_job_continues_with_fewer_hosts(site: Site, host: str) -> None:
 
 
 def test_below_the_minimum_the_job_waits_for_the_host_to_return(site: Site) -> None:
-    job = site.run("--restarts", "2", "--lost-after", "5", "-H", "h2:1,h3:1")
+    job = site.run("--restarts", "2", "--lost-after", "5", FRESH, "-H", "h2:1,h3:1")
     job.wait_begun(0, 2)
     site.lab.power_off("h3")
     job.wait_for(r"muster: waiting up to 5 min for h3 to return \(no spare left\)")
@@ -61,7 +61,7 @@ def test_below_the_minimum_the_job_waits_for_the_host_to_return(site: Site) -> N
 
 
 def test_with_rejoin_the_job_grows_when_the_host_has_returned(site: Site) -> None:
-    job = site.run("--min-hosts", "1", "--rejoin", "1s", "-H", "h2:1,h3:1", attempts=2)
+    job = site.run("--min-hosts", "1", "--rejoin", "1s", FRESH, "-H", "h2:1,h3:1", attempts=2)
     job.wait_begun(0, 2)
     site.lab.power_off("h3")
     assert hosts_of(job.wait_begun(1, 1)) == {0: "h2"}
@@ -75,7 +75,7 @@ def test_with_rejoin_the_job_grows_when_the_host_has_returned(site: Site) -> Non
 
 
 def test_without_rejoin_a_returned_host_is_a_spare(site: Site) -> None:
-    job = site.run("--min-hosts", "1", "-H", "h2:1,h3:1,h4:1", attempts=2)
+    job = site.run("--min-hosts", "1", FRESH, "-H", "h2:1,h3:1,h4:1", attempts=2)
     job.wait_begun(0, 3)
     job.kill("h3", "agent")
     assert hosts_of(job.wait_begun(1, 2)) == {0: "h2", 1: "h4"}
@@ -87,7 +87,7 @@ def test_without_rejoin_a_returned_host_is_a_spare(site: Site) -> None:
 
 def test_a_host_that_is_down_at_the_start_is_replaced_and_joins_later(site: Site) -> None:
     site.lab.power_off("h3")
-    job = site.run("--spares", "1", "-H", "h2:1,h3:1,h4:1")
+    job = site.run("--spares", "1", FRESH, "-H", "h2:1,h3:1,h4:1")
     assert hosts_of(job.wait_begun(0, 2)) == {0: "h2", 1: "h4"}
     assert "muster: starting without h3: spare h4 replaces h3" in job.err
     site.lab.reboot("h3")
@@ -98,14 +98,14 @@ def test_a_host_that_is_down_at_the_start_is_replaced_and_joins_later(site: Site
 
 
 def test_too_few_hosts_at_the_start_fail_the_job_at_once(site: Site) -> None:
-    job = site.run("--min-hosts", "2", "-H", "h2:1,nowhere:1")
+    job = site.run("--min-hosts", "2", FRESH, "-H", "h2:1,nowhere:1")
     done = job.wait(60)
     assert done.code == 125, done.said
     assert "nowhere: ssh could not resolve this host name" in done.err
 
 
 def test_code_that_was_sent_reaches_a_host_that_returns(site: Site) -> None:
-    job = site.run("--sync", "--min-hosts", "1", "--rejoin", "1s", "-H", "h2:1,h3:1", attempts=2)
+    job = site.run("--sync", "--min-hosts", "1", "--rejoin", "1s", FRESH, "-H", "h2:1,h3:1", attempts=2)
     job.wait_begun(0, 2)
     site.lab.power_off("h3")
     job.wait_begun(1, 1)
