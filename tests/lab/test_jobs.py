@@ -444,8 +444,13 @@ def test_a_job_without_progress_shows_where_its_ranks_are_before_it_counts_as_hu
     done = user.muster("run", "--detach", "--no-check", "--nproc", "2", "--hang-after", "600", "waits.py", timeout=100)
     assert done.code == 0, done.said
     job_id = done.out.strip()
-    wait_until("no progress", lambda: ", no progress for " in user.muster("show").out, 60)
-    shown = user.muster("show").out
+
+    def standing() -> str:
+        time.sleep(0.5)  # each look is a process
+        text = user.muster("show").out
+        return text if text.count(", no progress for ") == 2 else ""
+
+    shown = wait_until("no progress", standing)
     assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+ s$", shown, re.MULTILINE)
     assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+ s$", shown, re.MULTILINE)
 
