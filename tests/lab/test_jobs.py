@@ -446,11 +446,10 @@ def test_a_job_without_progress_shows_where_its_ranks_are_before_it_counts_as_hu
     job_id = done.out.strip()
 
     def standing() -> str:
-        time.sleep(0.5)  # each look is a process
         text = user.muster("show").out
         return text if text.count(", no progress for ") == 2 else ""
 
-    shown = wait_until("no progress", standing)
+    shown = wait_until("no progress", standing, interval=0.5)
     assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+ s$", shown, re.MULTILINE)
     assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+ s$", shown, re.MULTILINE)
 
