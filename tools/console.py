@@ -44,7 +44,7 @@ class Block:
 
     line: int
     place: str
-    """here, lab or cluster; empty if the page does not set it."""
+    """A name of tests/lab/test_documents.py; empty if the page does not set it."""
     reason: str
     """Why the block is not run; empty if it is."""
     exit_code: int
