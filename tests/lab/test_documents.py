@@ -3,8 +3,8 @@
 tools/console.py has the language of the blocks. They are typed on this machine (`here`), in h1 of three hosts (`lab`),
 or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`) or with a stand-in for PBS (`pbs`).
 `kept` and `kept lab` are `here` and `lab` with hosts that `muster keep` has made ready: most of the cost of a page is
-the import of torch, and all blocks of these places share one for each host. They share a state directory too, so a page
-that lists jobs or kept hosts is not typed there.
+the import of torch, and all blocks of these places share one for each host. A page that shows what is kept is not typed
+there.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ class Place:
     lab: Lab | None = None
     env: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
     """Variables of its shells, beside those of all; None takes one away."""
-    kept: bool = False
-    """Whether its hosts are kept, which runs say in a line that the pages do not show."""
+    kept: Path | None = None
+    """The state directory for which its hosts are kept, which runs say in a line that the pages do not show."""
 
 
 Places = Callable[[str], Place]
@@ -115,12 +115,10 @@ def places(folder: Path) -> Iterator[Places]:
 def kept(place: Place, folder: Path) -> Generator[Place]:
     """A place with its hosts made ready by `muster keep`."""
     hosts = "localhost" if place.lab is None else ",".join(place.lab.names)
-    state = folder / f".state-{hosts}"
-    state.mkdir()
-    there = replace(place, env={**place.env, "XDG_STATE_HOME": str(state)}, kept=True)
+    there = replace(place, kept=folder / f".state-{hosts}")
 
     def keep(*argv: str) -> None:
-        assert process([f"{BIN}/muster", "keep", *argv], state, there).wait(patience(LIMIT)) == 0
+        assert process([f"{BIN}/muster", "keep", *argv], folder, there).wait(patience(LIMIT)) == 0
 
     keep("-H", hosts)
     yield there
@@ -185,7 +183,7 @@ def environment(home: Path, place: Place) -> dict[str, str]:
     """
     own = {
         "PATH": f"{BIN}:{os.environ['PATH']}",
-        "XDG_STATE_HOME": str(home / ".state"),
+        "XDG_STATE_HOME": str(place.kept or home / ".state"),
         "GOMP_SPINCOUNT": "0",
     }
     return {name: value for name, value in {**PLAIN, **AS_ROOT, **own, **place.env}.items() if value is not None}
@@ -194,6 +192,10 @@ def environment(home: Path, place: Place) -> dict[str, str]:
 def process(argv: Sequence[str], home: Path, place: Place, host: str = "h1") -> subprocess.Popen[bytes]:
     """Start a command in a directory; its output is not read."""
     env = environment(home, place)
+    if place.kept is not None:  # hosts are kept for a path, which leads to the jobs of the page
+        (home / ".state").mkdir(exist_ok=True)
+        place.kept.unlink(missing_ok=True)
+        place.kept.symlink_to(home / ".state")
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     if place.lab is None:
         return subprocess.Popen(argv, cwd=home, env=env, **quiet)
