@@ -68,7 +68,6 @@ LONGEST = (
 
 APART = {
     "test_conformance.py": 8,
-    "test_documents.py": 6,
     "test_rank_ends.py": 2,
     "test_recipes_under_launchers.py": 2,
 }

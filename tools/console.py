@@ -44,7 +44,7 @@ class Block:
 
     line: int
     place: str
-    """here, lab or cluster; empty if the page does not set it."""
+    """A name of tests/lab/test_documents.py; empty if the page does not set it."""
     reason: str
     """Why the block is not run; empty if it is."""
     exit_code: int
@@ -146,7 +146,8 @@ PASSING = re.compile(
 HELD_UP = re.compile(
     r"muster: (\S+ has been silent for |\S+ is back$|ranks? .* exited with exit code 0 more than |"
     r"ranks? .* finished (its|their) script \d+ s ago but |"
-    r"(ranks?|the network) .* (is|are) (no longer )?slowing the job down)"
+    r"(straggler at \S+: )?(ranks?|the network) .* (is|are) (no longer )?slowing the job down|"
+    r"`muster show \S+` prints more$)"  # below a straggler in the logs
     r"|\[\S+\] plm:rsh: Warning: setpgid\("  # of mpirun, if its child was faster
 )
 """Messages about delays, which a busy machine may cause; ignored unless the page shows them."""

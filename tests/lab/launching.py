@@ -84,14 +84,15 @@ def run_here(
 class Job:
     """A `muster run` on this machine that can be read and signalled while it runs; it ends with the `with` block."""
 
-    def __init__(self, folder: Path, *argv: str) -> None:
+    def __init__(self, folder: Path, *argv: str, state: Path | None = None) -> None:
         self._folder = folder
+        self._state = state or folder / "state"
         with (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:
             os.fchmod(err.fileno(), 0o600)  # the address of a dashboard is not written where others can read it
             self.process = subprocess.Popen(
                 [MUSTER, "run", *argv],
                 cwd=folder,
-                env={**PLAIN, "XDG_STATE_HOME": str(folder / "state")},
+                env={**PLAIN, "XDG_STATE_HOME": str(self._state)},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
@@ -120,7 +121,7 @@ class Job:
     def wait(self, limit: float) -> Done:
         """Wait for its end."""
         code = self.process.wait(limit)
-        return Done(code=code, out=self.out, err=self.err, state=self._folder / "state")
+        return Done(code=code, out=self.out, err=self.err, state=self._state)
 
 
 class HostJob:

@@ -658,7 +658,8 @@ while True:
 
 def test_steps_per_second_are_those_of_the_training_loop(browser: Browser, tmp_path: Path):
     (tmp_path / "train.py").write_text(TRAINING)
-    run = Job(tmp_path, "--dashboard", "--no-check", "--nproc", "2", "train.py")
+    # torch.optim imports it: once, before the ranks are forked.
+    run = Job(tmp_path, "--dashboard", "--no-check", "--preload", "torch._dynamo", "--nproc", "2", "train.py")
     try:
         run.wait_for(r"muster: dashboard: http://127\S+\n")
         (where,) = re.findall(r"^muster: dashboard: (http://127\S+)$", run.err, re.MULTILINE)

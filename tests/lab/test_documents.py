@@ -2,6 +2,9 @@
 
 tools/console.py has the language of the blocks. They are typed on this machine (`here`), in h1 of three hosts (`lab`),
 or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`) or with a stand-in for PBS (`pbs`).
+`kept` and `kept lab` are `here` and `lab` with hosts that `muster keep` has made ready: most of the cost of a page is
+the import of torch, and all blocks of these places share one for each host. A page that shows what is kept is not typed
+there.
 """
 
 from __future__ import annotations
@@ -10,9 +13,9 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -35,6 +38,8 @@ PAGES = [
     for page in pages(ROOT)
     if any(isinstance(one, Block) and not one.reason for one in read_page(page.read_text()))
 ]
+
+REUSING = "muster: reusing the agents kept on "
 
 LIMIT = 120
 """Seconds for one block."""
@@ -69,6 +74,8 @@ class Place:
     lab: Lab | None = None
     env: Mapping[str, str | None] = field(default_factory=dict[str, "str | None"])
     """Variables of its shells, beside those of all; None takes one away."""
+    kept: Path | None = None
+    """The state directory for which its hosts are kept, which runs say in a line that the pages do not show."""
 
 
 Places = Callable[[str], Place]
@@ -94,12 +101,28 @@ def places(folder: Path) -> Iterator[Places]:
             if name == "cluster":
                 lab = stack.enter_context(Lab(2, bind=(folder,), slurm=True, mpi=True, gpus=2))
                 return Place(lab=lab, env={"CUDA_VISIBLE_DEVICES": None})
+            if name in ("kept", "kept lab"):
+                return stack.enter_context(kept(place(name.removeprefix("kept").strip() or "here"), folder))
             assert name == "pbs", name
             lab = stack.enter_context(Lab(2, bind=(folder,)))
             site = stack.enter_context(PbsSite(lab, folder))
             return Place(lab=lab, env={"PATH": f"{BIN}:{site.path}", "HOME": str(site.home)})
 
         yield place
+
+
+@contextmanager
+def kept(place: Place, folder: Path) -> Generator[Place]:
+    """A place with its hosts made ready by `muster keep`."""
+    hosts = "localhost" if place.lab is None else ",".join(place.lab.names)
+    there = replace(place, kept=folder / f".state-{hosts}")
+
+    def keep(*argv: str) -> None:
+        assert process([f"{BIN}/muster", "keep", *argv], folder, there).wait(patience(LIMIT)) == 0
+
+    keep("-H", hosts)
+    yield there
+    keep("--end")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -154,9 +177,29 @@ def typed(block: Block, home: Path, place: Place) -> Iterator[tuple[Command, int
 
 
 def environment(home: Path, place: Place) -> dict[str, str]:
-    """A plain shell with the virtual environment of the tests, and a state folder of the page's own."""
-    own = {"PATH": f"{BIN}:{os.environ['PATH']}", "XDG_STATE_HOME": str(home / ".state")}
+    """A plain shell with the virtual environment of the tests, and a state folder of the page's own.
+
+    Threads of OpenMP sleep while they wait: two of them on busy cores take twice the CPU time of a small training.
+    """
+    own = {
+        "PATH": f"{BIN}:{os.environ['PATH']}",
+        "XDG_STATE_HOME": str(place.kept or home / ".state"),
+        "GOMP_SPINCOUNT": "0",
+    }
     return {name: value for name, value in {**PLAIN, **AS_ROOT, **own, **place.env}.items() if value is not None}
+
+
+def process(argv: Sequence[str], home: Path, place: Place, host: str = "h1") -> subprocess.Popen[bytes]:
+    """Start a command in a directory; its output is not read."""
+    env = environment(home, place)
+    if place.kept is not None:  # hosts are kept for a path, which leads to the jobs of the page
+        (home / ".state").mkdir(exist_ok=True)
+        place.kept.unlink(missing_ok=True)
+        place.kept.symlink_to(home / ".state")
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    if place.lab is None:
+        return subprocess.Popen(argv, cwd=home, env=env, **quiet)
+    return place.lab.popen(host, argv, cwd=str(home), env=env, **quiet)
 
 
 def shell(
@@ -171,20 +214,14 @@ def shell(
         lines += [command.text, f"code=$?; echo $code > {base}/{number}.code"]
     script = base / "script"
     script.write_text("\n".join(lines) + "\n")
-    env = environment(home, place)
-    argv = ["bash", str(script)]
-    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    if place.lab is None:
-        process = subprocess.Popen(argv, cwd=home, env=env, **quiet)
-    else:
-        process = place.lab.popen(host, argv, cwd=str(home), env=env, **quiet)
+    typing = process(["bash", str(script)], home, place, host)
 
     def end() -> Iterator[tuple[Command, int, list[str]]]:
         limit = patience(LIMIT)
         try:
-            process.wait(limit)
+            typing.wait(limit)
         except subprocess.TimeoutExpired:
-            end_process(process)
+            end_process(typing)
             raise AssertionError(
                 f"still running after {limit:.0f} s: {commands[0].text}\n{(base / '0').read_text()}"
             ) from None
@@ -193,6 +230,7 @@ def shell(
             for real, shown in SHOWN.items():
                 printed = printed.replace(real, shown)
             printed = printed.replace(str(home), "/home/ann/project")
-            yield command, int((base / f"{number}.code").read_text()), printed.splitlines()
+            lines = [line for line in printed.splitlines() if not (place.kept and line.startswith(REUSING))]
+            yield command, int((base / f"{number}.code").read_text()), lines
 
     return end

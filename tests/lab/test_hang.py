@@ -111,7 +111,7 @@ def test_hangs_are_named_one_after_the_other_and_a_rank_that_computes_is_not(tmp
 
 
 @pytest.mark.torch
-def test_a_hang_can_end_the_job(tmp_path: Path):
+def test_a_hang_can_end_the_job(tmp_path: Path, kept: Path):
     text = """
     import os, time, torch, torch.distributed as dist
     dist.init_process_group("gloo")
@@ -122,8 +122,8 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
     """
     script(tmp_path, text)
     # Long enough for a rank of a busy machine to join late: that would be a hang too.
-    options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check")
-    done = run_here(tmp_path, *options, "train.py")
+    options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check", "--keep", "5m")
+    done = run_here(tmp_path, *options, "train.py", state=kept)
     assert done.code == 124, done.said
     assert "muster: the job hung and was ended (--on-hang kill): rank 0 calls broadcast" in done.err
     assert " but rank 1 calls all_reduce (train.py:7) as collective number 1, which can never finish" in done.err
@@ -141,15 +141,15 @@ def test_a_hang_can_end_the_job(tmp_path: Path):
     ],
     ids=["too-many-expected", "different-places"],
 )
-def test_ranks_that_do_not_find_each_other_get_the_reason(tmp_path: Path, call: str, words: str):
+def test_ranks_that_do_not_find_each_other_get_the_reason(tmp_path: Path, kept: Path, call: str, words: str):
     text = f"""
     import os, torch.distributed as dist
     rank, port = int(os.environ["RANK"]), int(os.environ["MASTER_PORT"])
     dist.init_process_group("gloo", rank=rank, {call})
     """
     script(tmp_path, text)
-    options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check")
-    done = run_here(tmp_path, *options, "train.py")
+    options = ("--nproc", "2", "--hang-after", "5", "--on-hang", "kill", "--grace", "0", "--no-check", "--keep", "5m")
+    done = run_here(tmp_path, *options, "train.py", state=kept)
     assert done.code == 124, done.said
     assert re.search(rf"hang: ranks 0, 1 are waiting in init_process_group \(train\.py:4\); {words}", done.err), (
         done.said
@@ -174,7 +174,7 @@ def test_a_torch_that_cannot_be_monitored_is_reported_in_one_line_and_runs(tmp_p
 
 
 @pytest.mark.torch
-def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: Path):
+def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: Path, kept: Path):
     text = """
     import os, time, torch, torch.distributed as dist
     dist.init_process_group("gloo")
@@ -183,7 +183,8 @@ def test_stacks_are_written_when_ctrl_c_ends_a_job_that_stands_still(tmp_path: P
     dist.all_reduce(torch.ones(8))
     """
     script(tmp_path, text)
-    with Job(tmp_path, "--no-check", "--nproc", "2", "--hang-after", "4", "train.py") as job:
+    options = ("--no-check", "--nproc", "2", "--hang-after", "4", "--keep", "5m")
+    with Job(tmp_path, *options, "train.py", state=kept) as job:
         job.wait_for("hang: rank 1 is waiting in all_reduce")  # then nothing has moved for more than 3 s
         job.wait_for("stack traces of all ranks: ")
         job.process.send_signal(signal.SIGINT)

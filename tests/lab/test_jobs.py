@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from launching import MUSTER, PLAIN, Done, run_here, run_in
 from terminal import OnTerminal
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 from muster.cli.detach import kills_user_processes, removes_shared_memory
 from muster.jobs.job_folders import fresh, job_folders, read_job
@@ -444,8 +444,12 @@ def test_a_job_without_progress_shows_where_its_ranks_are_before_it_counts_as_hu
     done = user.muster("run", "--detach", "--no-check", "--nproc", "2", "--hang-after", "600", "waits.py", timeout=100)
     assert done.code == 0, done.said
     job_id = done.out.strip()
-    wait_until("no progress", lambda: ", no progress for " in user.muster("show").out, 60)
-    shown = user.muster("show").out
+
+    def standing() -> str:
+        text = user.muster("show").out
+        return text if text.count(", no progress for ") == 2 else ""
+
+    shown = wait_until("no progress", standing, interval=0.5)
     assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+ s$", shown, re.MULTILINE)
     assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+ s$", shown, re.MULTILINE)
 
@@ -519,7 +523,7 @@ def test_a_job_of_another_machine_with_the_same_home_is_shown_as_that(tmp_path: 
         assert started.code == 0, started.said
         job_id = started.out.strip()
         assert re.search(rf"^{job_id} +running on h1 ", on("h2", "ps").out, re.MULTILINE)
-        wait_until("the rank", lambda: "line 0" in on("h2", "logs", "last").out, 40)
+        wait_until("the rank", lambda: "line 0" in on("h2", "logs", "last").out, patience(40), interval=0.5)
         assert f"{job_id}  running on h1, " in on("h2", "top", "--once").out
         refused = on("h2", "stop", "last")
         assert refused.code == 125

@@ -80,7 +80,10 @@ def test_pruning_removes_the_log_with_its_job(tmp_path: Path):
 def test_an_import_for_ddp_is_reported_only_with_debug(tmp_path: Path):
     script = "from torch.nn.parallel import DistributedDataParallel\n"
     reason = "muster: torch._dynamo is imported before the fork because script.py uses DistributedDataParallel\n"
-    done = run(tmp_path, "run", "--nproc", "1", "script.py", script=script)
-    assert (done.returncode, reason in done.stderr) == (0, False), done.stderr
-    done = run(tmp_path, "run", "--nproc", "1", "--debug", "script.py", script=script)
-    assert (done.returncode, reason in done.stderr) == (0, True), done.stderr
+    try:
+        done = run(tmp_path, "run", "--keep", "5m", "--nproc", "1", "script.py", script=script)
+        assert (done.returncode, reason in done.stderr) == (0, False), done.stderr
+        done = run(tmp_path, "run", "--nproc", "1", "--debug", "script.py", script=script)
+        assert (done.returncode, reason in done.stderr) == (0, True), done.stderr
+    finally:
+        run(tmp_path, "keep", "--end")

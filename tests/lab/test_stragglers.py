@@ -39,7 +39,8 @@ PATTERN = r"^muster: (rank .* is slowing the job down: .*)$"
 
 def test_a_rank_that_becomes_slow_is_named_and_nobody_before(tmp_path: Path):
     (tmp_path / "train.py").write_text(SCRIPT)
-    with Job(tmp_path, "--nproc", "2", "--no-check", "train.py") as job:
+    # torch.optim imports torch._dynamo: once, before the ranks are forked.
+    with Job(tmp_path, "--nproc", "2", "--no-check", "--preload", "torch._dynamo", "train.py") as job:
         wait_until("a rank to be named", lambda: re.search(PATTERN, job.err, re.MULTILINE), 60, lambda: job.err)
         (tmp_path / "told").touch()
         done = job.wait(60)

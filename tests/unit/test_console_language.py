@@ -59,6 +59,7 @@ def test_a_page_is_read_in_order():
         ("logs in /tmp/x/muster/jobs/20261115-063700-train-53b5", "logs in ~/muster/jobs/20261115-063700-t-48f5"),
         ("muster: importing torch on 2 hosts\nb", "b"),
         ("[h2 1] a\nmuster: h1 has been silent for 1.6 s\nmuster: h1 is back\n[h1 0] b", "[h1 0] b\n[h2 1] a"),
+        ("a\nmuster: straggler at 9:33: rank 1 on b is slowing the job down\nmuster: `muster show x` prints more", "a"),
         ("muster: h3 has been silent for 1.6 s\nb", "muster: h3 has been silent for 1.5 s\nb"),
     ],
 )  # fmt: skip
