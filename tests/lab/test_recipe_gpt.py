@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from launching import Done, run_here
-from recipes import wrong
+from recipes import KEEP, wrong
 from torch.nn.functional import cross_entropy, linear
 
 from muster.recipes.gpt import cross_entropy as loss
@@ -116,9 +116,7 @@ def text(kept) -> Path:
 
 def train(text: Path, ranks: int, *argv: str, strategy: str = "ddp") -> Done:
     """A run of the recipe; all runs share a kept zygote, because most of a run's time is the import of torch."""
-    # An optimizer's first step imports torch._dynamo, which takes half a second.
-    modules = ("torch.distributed.fsdp", "torch.distributed.checkpoint", "torch._dynamo")
-    host = ("--quiet", "--no-check", "--keep=5m", *(f"--preload={name}" for name in modules), "--nproc", str(ranks))
+    host = ("--quiet", "--no-check", *KEEP, "--preload=torch.distributed.fsdp", "--nproc", str(ranks))
     common = ("-m", MODULE, "--data", str(text), "--log_every=1", *TINY)
     argv = (*host, *common, "--strategy", strategy, *argv)
     return run_here(text.parent, *argv, state=text.parent, OMP_NUM_THREADS="1")
