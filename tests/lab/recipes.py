@@ -54,15 +54,15 @@ os.environ.update(request["env"])
 os.chdir(request["folder"])
 if request["strict"]:
     warnings.simplefilter("error")
-kind, what, *more = request["argv"]
-if kind == "-c":
-    exec(what, {"__name__": "__main__"})
-elif kind == "-m":
-    sys.path[0], sys.argv[1:] = os.getcwd(), more
-    runpy.run_module(what, run_name="__main__", alter_sys=True)
+first, *rest = request["argv"]
+if first == "-c":
+    exec(rest[0], {"__name__": "__main__"})
+elif first == "-m":
+    sys.path[0], sys.argv = os.getcwd(), rest
+    runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
 else:
-    sys.path[0], sys.argv = os.path.dirname(kind), request["argv"]
-    runpy.run_path(kind, run_name="__main__")
+    sys.path[0], sys.argv = os.path.dirname(first), request["argv"]
+    runpy.run_path(first, run_name="__main__")
 """
 
 SERVER = """
