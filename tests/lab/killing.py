@@ -28,7 +28,7 @@ from torch.nn.parallel import DistributedDataParallel
 import muster
 from muster.training import checkpoint_folders
 
-STEPS, EVERY, RANKS = 31, 3, 2
+STEPS, EVERY, RANKS = 19, 3, 2
 
 
 def train(rank: int, folder: Path, port: int) -> None:
@@ -101,12 +101,13 @@ def _attempt(folder: Path, life: float, port: int, *, from_the_fork: bool) -> tu
         if child:
             ended[child] = status
         else:
-            time.sleep(0.001)
+            left = first_step + life - time.monotonic() if first_step else 1.0
+            time.sleep(min(0.005, max(0.0, left)))
     assert not any(ended.values()), f"a rank failed that nobody killed: {notes(folder, 'failed')}"
-    left = [child for child in children if child not in ended]
-    for child in left:
+    alive = [child for child in children if child not in ended]
+    for child in alive:
         os.kill(child, signal.SIGKILL)
-    for child in left:
+    for child in alive:
         os.waitpid(child, 0)
     return len(ended) == RANKS, time.monotonic() - first_step
 

@@ -16,6 +16,9 @@ from launching import run_here
 pytestmark = pytest.mark.torch
 
 STARTS = pytest.mark.parametrize("start", [(), ("--no-zygote",)], ids=["zygote", "fresh"])
+KEEP = "--keep=5m"
+"""With the `kept` fixture: a zygote for all tests that look at nothing but the end of a rank."""
+ENDS = pytest.mark.parametrize("start", [(KEEP,), ("--no-zygote",)], ids=["zygote", "fresh"])
 
 
 def script(folder: Path, text: str) -> str:
@@ -24,16 +27,16 @@ def script(folder: Path, text: str) -> str:
     return "train.py"
 
 
-@STARTS
-def test_no_rank_leaves_while_another_still_joins(tmp_path: Path, start: tuple[str, ...]):
-    # Rank 3 is slow in the middle of its init_process_group, after the others have connected to it.
+@ENDS
+def test_no_rank_leaves_while_another_still_joins(tmp_path: Path, kept: Path, start: tuple[str, ...]):
+    # The last rank is slow in the middle of its init_process_group, after the others have connected to it.
     name = script(
         tmp_path,
         """
         import os, time
         import torch.distributed as dist
         from torch.distributed import distributed_c10d
-        if os.environ["RANK"] == "3":
+        if int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1:
             helper = distributed_c10d._new_process_group_helper
             def slow(*args, **kwargs):
                 made = helper(*args, **kwargs)
@@ -44,12 +47,14 @@ def test_no_rank_leaves_while_another_still_joins(tmp_path: Path, start: tuple[s
         print("joined", flush=True)
         """,
     )
-    done = run_here(tmp_path, *start, "--nproc", "4", name)
+    ranks = 4 if KEEP in start else 2  # each fresh one imports torch
+    done = run_here(tmp_path, *start, "--nproc", str(ranks), name, state=kept if KEEP in start else None)
     assert done.code == 0, done.said
-    assert re.search(r"rank \d on \S+ has finished and is waiting up to 60 s for rank 3 to create", done.err), done.said
+    waiting = rf"rank \d on \S+ has finished and is waiting up to 60 s for rank {ranks - 1} to create"
+    assert re.search(waiting, done.err), done.said
 
 
-def test_the_store_outlives_rank_0_and_serves_a_client_that_comes_before_it(tmp_path: Path):
+def test_the_store_outlives_rank_0_and_serves_a_client_that_comes_before_it(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -71,7 +76,7 @@ def test_the_store_outlives_rank_0_and_serves_a_client_that_comes_before_it(tmp_
         print(int(total), flush=True)
         """,
     )
-    done = run_here(tmp_path, "--nproc", "3", name)
+    done = run_here(tmp_path, KEEP, "--nproc", "3", name, state=kept)
     assert done.code == 0, done.said
     assert done.lines(1) == done.lines(2) == ["2"], done.said
 
@@ -97,7 +102,7 @@ def test_a_restart_has_a_store_of_its_own(tmp_path: Path, libuv: str):
     assert sorted(done.log(0, 1) + done.log(1, 1)) == sorted(b"1\n2\n"), done.said
 
 
-def test_a_script_with_a_port_of_its_own_meets_there(tmp_path: Path):
+def test_a_script_with_a_port_of_its_own_meets_there(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -111,13 +116,13 @@ def test_a_script_with_a_port_of_its_own_meets_there(tmp_path: Path):
         dist.destroy_process_group()
         """,
     )
-    done = run_here(tmp_path, "--nproc", "2", name)
+    done = run_here(tmp_path, KEEP, "--nproc", "2", name, state=kept)
     assert done.code == 0, done.said
     assert done.lines(0) == ["2"], done.said
 
 
-@STARTS
-def test_files_left_open_are_whole_and_objects_end_as_under_python(tmp_path: Path, start: tuple[str, ...]):
+@ENDS
+def test_files_left_open_are_whole_and_objects_end_as_under_python(tmp_path: Path, kept: Path, start: tuple[str, ...]):
     name = script(
         tmp_path,
         """
@@ -135,13 +140,13 @@ def test_files_left_open_are_whole_and_objects_end_as_under_python(tmp_path: Pat
         dist.init_process_group("gloo")
         """,
     )
-    done = run_here(tmp_path, *start, "--nproc", "1", name)
+    done = run_here(tmp_path, *start, "--nproc", "1", name, state=kept if KEEP in start else None)
     assert done.code == 0, done.said
     assert done.lines(0) == ["deleted", "deleted"], done.said
     assert gzip.decompress((tmp_path / "packed.gz").read_bytes()) == b"whole"
 
 
-def test_a_daemon_thread_that_runs_on_at_the_end_prints_nothing(tmp_path: Path):
+def test_a_daemon_thread_that_runs_on_at_the_end_prints_nothing(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -157,12 +162,12 @@ def test_a_daemon_thread_that_runs_on_at_the_end_prints_nothing(tmp_path: Path):
         """,
     )
     (tmp_path / "helper.py").write_text("import time\ndef chatter():\n    while True:\n        time.sleep(0.001)\n")
-    done = run_here(tmp_path, "--nproc", "2", name)
+    done = run_here(tmp_path, KEEP, "--nproc", "2", name, state=kept)
     assert done.code == 0, done.said
     assert "Traceback" not in done.err, done.said
 
 
-def test_exit_handlers_of_c_libraries_run_unless_a_process_group_is_open(tmp_path: Path):
+def test_exit_handlers_of_c_libraries_run_unless_a_process_group_is_open(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -175,12 +180,12 @@ def test_exit_handlers_of_c_libraries_run_unless_a_process_group_is_open(tmp_pat
             dist.init_process_group("gloo")
         """,
     )
-    assert run_here(tmp_path, "--nproc", "1", name, "none").lines(0) == [sys.version.splitlines()[0]]
-    assert run_here(tmp_path, "--nproc", "1", name, "open").lines(0) == []
+    assert run_here(tmp_path, KEEP, "--nproc", "1", name, "none", state=kept).lines(0) == [sys.version.splitlines()[0]]
+    assert run_here(tmp_path, KEEP, "--nproc", "1", name, "open", state=kept).lines(0) == []
 
 
-@STARTS
-def test_a_rank_that_does_not_exit_is_reported_and_ended(tmp_path: Path, start: tuple[str, ...]):
+@ENDS
+def test_a_rank_that_does_not_exit_is_reported_and_ended(tmp_path: Path, kept: Path, start: tuple[str, ...]):
     name = script(
         tmp_path,
         """
@@ -193,7 +198,18 @@ def test_a_rank_that_does_not_exit_is_reported_and_ended(tmp_path: Path, start: 
             threading.Thread(target=prefetch, name="loader").start()
         """,
     )
-    done = run_here(tmp_path, *start, "--nproc", "2", "--on-hang", "kill", "--hang-after", "7", name)
+    done = run_here(
+        tmp_path,
+        *start,
+        "--nproc",
+        "2",
+        "--on-hang",
+        "kill",
+        "--hang-after",
+        "7",
+        name,
+        state=kept if KEEP in start else None,
+    )
     assert done.code == 124, done.said
     where = r"rank 1 is waiting for thread loader at prefetch \(train\.py:6\)"
     assert re.search(rf"^muster: rank 1 finished its script [5-9] s ago but has not exited: {where}", done.err, re.M), (
@@ -305,7 +321,7 @@ def test_the_store_survives_signals_and_its_death_ends_the_job(tmp_path: Path, n
     assert words in done.out + done.err, done.said
 
 
-def test_ctrl_c_while_a_rank_is_held_leaves_its_files_whole(tmp_path: Path):
+def test_ctrl_c_while_a_rank_is_held_leaves_its_files_whole(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -326,12 +342,12 @@ def test_ctrl_c_while_a_rank_is_held_leaves_its_files_whole(tmp_path: Path):
         dist.init_process_group("gloo")
         """,
     )
-    done = run_here(tmp_path, "--nproc", "2", name)
+    done = run_here(tmp_path, KEEP, "--nproc", "2", name, state=kept)
     assert done.code == 130, done.said
     assert (tmp_path / "left.txt").read_text() == "whole"
 
 
-def test_a_group_on_one_rank_alone_does_not_part_the_others(tmp_path: Path):
+def test_a_group_on_one_rank_alone_does_not_part_the_others(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -346,7 +362,7 @@ def test_a_group_on_one_rank_alone_does_not_part_the_others(tmp_path: Path):
         print(int(total), flush=True)
         """,
     )
-    done = run_here(tmp_path, "--nproc", "2", name)
+    done = run_here(tmp_path, KEEP, "--nproc", "2", name, state=kept)
     assert done.lines(0) == done.lines(1) == ["2"], done.said
 
 
@@ -358,14 +374,14 @@ def test_a_preloaded_module_that_uses_torch_finds_it(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["raise Odd()", "import sys; sys.exit(Odd())"])
-def test_an_exception_that_cannot_be_printed_ends_with_1(tmp_path: Path, text: str):
+def test_an_exception_that_cannot_be_printed_ends_with_1(tmp_path: Path, kept: Path, text: str):
     odd = "class Odd(Exception):\n    def __str__(self):\n        raise ValueError\n"
-    done = run_here(tmp_path, "--nproc", "1", script(tmp_path, odd + text))
+    done = run_here(tmp_path, KEEP, "--nproc", "1", script(tmp_path, odd + text), state=kept)
     assert done.code == 1, done.said
     assert "str() failed" in done.err, done.said
 
 
-def test_a_group_with_a_process_that_is_no_rank_is_not_waited_for(tmp_path: Path):
+def test_a_group_with_a_process_that_is_no_rank_is_not_waited_for(tmp_path: Path, kept: Path):
     name = script(
         tmp_path,
         """
@@ -377,19 +393,22 @@ def test_a_group_with_a_process_that_is_no_rank_is_not_waited_for(tmp_path: Path
             dist.barrier()
             dist.destroy_process_group()
 
-        def second(port):
-            join(1, dist.TCPStore("127.0.0.1", port, is_master=False))
+        def second(ports):
+            for _ in range(2):
+                join(1, dist.TCPStore("127.0.0.1", ports.recv(), is_master=False))
 
         if __name__ == "__main__":
+            ports, theirs = multiprocessing.Pipe()
+            child = multiprocessing.get_context("spawn").Process(target=second, args=(theirs,))
+            child.start()
             for _ in range(2):
                 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-                child = multiprocessing.get_context("spawn").Process(target=second, args=(store.port,))
-                child.start()
+                ports.send(store.port)
                 join(0, store)
-                child.join()
                 print("met", flush=True)
+            child.join()
         """,
     )
-    done = run_here(tmp_path, "--nproc", "1", name)
+    done = run_here(tmp_path, KEEP, "--nproc", "1", name, state=kept)
     assert done.lines(0) == ["met", "met"], done.said
     assert "has finished and is waiting" not in done.err, done.said

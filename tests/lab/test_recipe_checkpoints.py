@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from bare import ENV, script
+from bare import script
 from launching import Done, run_here
+from recipes import KEEP, Forked
 
 from muster.training.checkpoint_folders import find_complete
 
@@ -21,15 +20,10 @@ HERE = Path(__file__).parent
 
 def test_fifty_kills_at_random_moments_lose_an_interval_at_most_and_nothing_of_the_result(tmp_path):
     """killing.py checks each attempt; it ends with an error if a resumed run differs from one that nobody killed."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", HERE / "killing.py", tmp_path, "50", "1"],
-        env={**ENV, "TORCH_CPP_LOG_LEVEL": "ERROR"},  # no warnings of the rank that is killed last
-        capture_output=True,
-        text=True,
-        timeout=220,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    result = json.loads(done.stdout)
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # no warnings of the rank that is killed last
+    done = Forked(HERE / "killing.py", tmp_path, "50", "1", folder=tmp_path, strict=True, **quiet).end(220)
+    assert (done.code, done.err) == (0, "")
+    result = json.loads(done.out)
     assert result["killed"] == 50
     assert result["finished"] >= 1
     assert len(set(result["reached"])) > 3, "the kills did not come at different moments"
@@ -70,7 +64,7 @@ with muster.init() as world, muster.Checkpoints(root / "saved", world, keep=3, a
 
 def train(folder: Path, kept: Path, ranks: int, resume: str, stop: int) -> Done:
     argv = (script(folder, TRAIN), str(folder), resume, str(stop))
-    return run_here(folder, "--keep=5m", "--nproc", str(ranks), "--quiet", *argv, state=kept)
+    return run_here(folder, *KEEP, "--nproc", str(ranks), "--quiet", *argv, state=kept)
 
 
 def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sample_once(tmp_path, kept):
@@ -225,12 +219,11 @@ print("all refused")
 
 
 def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_overwritten(tmp_path):
-    argv = [sys.executable, "-W", "error", script(tmp_path, REFUSALS), tmp_path / "saved"]
-    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "all refused\n"
-    assert "step-00000006 is damaged: __0_0.distcp has" in done.stderr
-    assert "; skipped" in done.stderr
+    done = Forked(script(tmp_path, REFUSALS), tmp_path / "saved", folder=tmp_path, strict=True).end(120)
+    assert done.code == 0, done.err
+    assert done.out == "all refused\n"
+    assert "step-00000006 is damaged: __0_0.distcp has" in done.err
+    assert "; skipped" in done.err
 
 
 # With a directory of its own, rank 1 is like a rank on a host that does not share the file system of rank 0.
@@ -258,7 +251,7 @@ def test_ranks_of_a_sharded_model_that_do_not_share_the_directory_neither_save_n
     path = script(tmp_path, SHARDED)
 
     def run(mine: str) -> Done:
-        return run_here(tmp_path, "--keep=5m", "--nproc", "2", "--quiet", path, str(tmp_path), mine, state=kept)
+        return run_here(tmp_path, *KEEP, "--nproc", "2", "--quiet", path, str(tmp_path), mine, state=kept)
 
     saved = run("own")
     assert saved.code == 2, saved.said

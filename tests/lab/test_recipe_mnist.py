@@ -10,15 +10,13 @@ import os
 import pty
 import re
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
 import pytest
-from bare import ENV, reserved_port, script
+from bare import reserved_port, script
 from launching import Done, run_here
-from recipes import write_idx, write_mnist, wrong
+from recipes import KEEP, Forked, write_idx, write_mnist, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -29,7 +27,7 @@ ACCURACY = re.compile(r"accuracy: (0\.\d{4}|1\.0000)")
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mnist")
-    write_mnist(folder, 600, 90)
+    write_mnist(folder, 300, 50)
     return folder
 
 
@@ -40,37 +38,24 @@ def accuracy(line: str) -> float:
 
 
 def test_it_learns_from_idx_files_packed_or_not(python, data, tmp_path):
-    plain = python.run(
-        MNIST,
-        "--data",
-        data,
-        "--epochs",
-        4,
-        "--batch_size",
-        20,
-        "--log_every",
-        20,
-        "--metrics",
-        tmp_path / "m",
-        "--plot",
-        tmp_path / "p.svg",
-    )
+    argv = ["--epochs", 2, "--batch_size", 10, "--log_every", 10]
+    plain = python.run(MNIST, "--data", data, *argv, "--metrics", tmp_path / "m", "--plot", tmp_path / "p.svg")
     assert (plain.code, plain.err) == (0, "")
     assert accuracy(plain.last) > 0.95
     for file in data.iterdir():
         (tmp_path / f"{file.name}.gz").write_bytes(gzip.compress(file.read_bytes()))
-    packed = python.run(MNIST, "--data", tmp_path, "--epochs", 4, "--batch_size", 20, "--log_every", 20)
+    packed = python.run(MNIST, "--data", tmp_path, *argv)
     # The same images, the same seed, the same losses.
     assert re.findall(r"loss (\S+)", packed.out) == re.findall(r"loss (\S+)", plain.out) != []
     rows = [json.loads(line) for line in (tmp_path / "m" / "metrics.jsonl").read_text().splitlines()]
-    assert [row["step"] for row in rows] == [20, 40, 60, 80, 100, 120, 120]
+    assert [row["step"] for row in rows] == [10, 20, 30, 40, 50, 60, 60]
     assert rows[0].keys() == {"time", "step", "epoch", "loss", "images_per_s", "images_per_s_step"}
     assert rows[-1]["accuracy"] == accuracy(plain.last)
     assert (tmp_path / "p.svg").read_text().count("<polyline") == 2
 
 
 def test_synthetic_digits_need_no_files_and_can_be_learned(python):
-    done = python.run(MNIST, "--synthetic", 2000, "--epochs", 2, "--batch_size", 20, "--share", "measured")
+    done = python.run(MNIST, "--synthetic", 1000, "--epochs", 2, "--batch_size", 20, "--share", "measured")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("measured shares: ")
     assert accuracy(done.last) > 0.9
@@ -97,8 +82,8 @@ def test_data_that_cannot_be_used_is_one_sentence(python, data, tmp_path):
     write_idx(tmp_path / "train-labels-idx1-ubyte", (19,), bytes(19))
     wrong(python.run(MNIST, "--data", tmp_path), "has 20 images but 19 labels")
     wrong(
-        python.run(MNIST, "--data", data, "--batch_size", 601),
-        "a batch of 601 samples is larger than the data set, which has 600",
+        python.run(MNIST, "--data", data, "--batch_size", 301),
+        "a batch of 301 samples is larger than the data set, which has 300",
     )
     wrong(python.run(MNIST, "--data", data, "--share", "8,2"), "got 2 shares for 1 rank")
     wrong(python.run(MNIST, "--data", data, "--share", "half"), "invalid --share half")
@@ -146,7 +131,7 @@ def test_a_flag_out_of_its_limits_is_one_sentence(python, flag, value, limit):
 
 
 def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(python, data, tmp_path):
-    argv = ["--data", data, "--model_dir", tmp_path / "runs", "--save_every", 5, "--log_every", 5, "--batch_size", 50]
+    argv = ["--data", data, "--model_dir", tmp_path / "runs", "--save_every", 5, "--log_every", 5, "--batch_size", 25]
     first = python.run(MNIST, *argv, "--epochs", 1)
     assert first.code == 0, first.err
     before = {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()}
@@ -184,45 +169,56 @@ assert "refused" in fetch("http://127.0.0.1:9/", into / "nobody.gz", "0")
 assert [path.name for path in into.iterdir()] == ["good.gz"]
 """
     try:
-        done = subprocess.run([sys.executable, "-c", code], env=ENV, capture_output=True, text=True, timeout=60)
+        done = Forked("-c", code, folder=tmp_path).end()
     finally:
         server.shutdown()
         server.server_close()
-    assert (done.returncode, done.stderr) == (0, "")
-
-
-def start(*argv: object, **env: str) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    words = [sys.executable, "-m", MNIST, *map(str, argv)]
-    return subprocess.Popen(words, env={**ENV, **env}, stdout=pipe, stderr=pipe, text=True)
+    assert (done.code, done.err) == (0, "")
 
 
 def test_by_itself_on_two_nodes_of_unequal_size(data):
-    argv = ["-n", 2, "-g", "2,1", "--master-addr", "127.0.0.1", "--data", data, "--epochs", 3, "--batch_size", 10]
+    argv = [
+        "-m",
+        MNIST,
+        "-n",
+        2,
+        "-g",
+        "2,1",
+        "--master-addr",
+        "127.0.0.1",
+        "--data",
+        data,
+        "--epochs",
+        3,
+        "--batch_size",
+        10,
+    ]
     with reserved_port() as port:
         nodes = [
-            start(*argv, "-i", 0, "--master-port", port, "--share", "2,1,1"),
-            start(*argv, "-i", 1, "--share", "2,1,1", MASTER_PORT=str(port)),
+            Forked(*argv, "-i", 0, "--master-port", port, folder=data),
+            Forked(*argv, "-i", 1, folder=data, MASTER_PORT=str(port)),
         ]
-        (first, first_err), (second, second_err) = (node.communicate(timeout=170) for node in nodes)
-    assert [node.returncode for node in nodes] == [0, 0], first_err + second_err
-    assert (first_err, second_err, second) == ("", "", "")
-    assert accuracy(first.splitlines()[-1]) > 0.9
+        first, second = (node.end(170) for node in nodes)
+    assert (first.code, second.code) == (0, 0), first.err + second.err
+    assert (first.err, second.err, second.out) == ("", "", "")
+    assert accuracy(first.last) > 0.9
 
 
-def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time():
-    argv = ["-n", 2, "-g", "1,1", "--synthetic", 100, "--timeout", 2]
+def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time(tmp_path):
+    argv = ["-m", MNIST, "-n", 2, "-g", "1,1", "--synthetic", 100, "--timeout", 2]
     with reserved_port() as port:
-        alone = start(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", port)
-        lost = start(*argv, "-i", 1, "--master-addr", "no-such-host.invalid")
-        (_, alone_err), (_, lost_err) = alone.communicate(timeout=150), lost.communicate(timeout=150)
-    assert (alone.returncode, lost.returncode) == (125, 125), alone_err + lost_err
+        nodes = [
+            Forked(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", port, folder=tmp_path),
+            Forked(*argv, "-i", 1, "--master-addr", "no-such-host.invalid", folder=tmp_path),
+        ]
+        alone, lost = (node.end(150) for node in nodes)
+    assert (alone.code, lost.code) == (125, 125), alone.err + lost.err
     assert re.match(
         r"error: rank 1 of 2 did not reach rank 0 at 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
-        alone_err,
+        alone.err,
     )
-    assert re.match(r"error: rank 1 on \S+ could not reach rank 0 at no-such-host.invalid:29500 within 2 s: ", lost_err)
-    assert alone_err.count("\n") == lost_err.count("\n") == 2
+    assert re.match(r"error: rank 1 on \S+ could not reach rank 0 at no-such-host.invalid:29500 within 2 s: ", lost.err)
+    assert alone.err.count("\n") == lost.err.count("\n") == 2
 
 
 def test_nodes_that_make_no_sense_are_refused_at_once(python):
@@ -232,8 +228,8 @@ def test_nodes_that_make_no_sense_are_refused_at_once(python):
     wrong(python.run(MNIST, "-n", 2, "-g", 2, "-i", 2, "--master-addr", "a"), "-i must be from 0 to 1, got 2")
 
 
-def test_a_launcher_and_spawning_together_are_refused(tmp_path):
-    done = run_here(tmp_path, "--quiet", "-m", MNIST, "-g", "2")
+def test_a_launcher_and_spawning_together_are_refused(tmp_path, kept):
+    done = run_here(tmp_path, *KEEP, "--quiet", "-m", MNIST, "-g", "2", state=kept)
     assert done.code == 2
     assert "error: muster run has already started this process" in done.err
 
@@ -258,26 +254,26 @@ runpy.run_module("muster.recipes.mnist", run_name="__main__", alter_sys=True)
 """
 
 
-def test_a_killed_and_resumed_run_ends_with_the_loss_of_one_that_was_not(tmp_path):
-    argv = ["--synthetic", "1200", "--epochs", "2", "--batch_size", "10", "--save_every", "10", "--log_every", "10"]
+def test_a_killed_and_resumed_run_ends_with_the_loss_of_one_that_was_not(tmp_path, kept):
+    argv = ["--synthetic", "600", "--epochs", "2", "--batch_size", "10", "--save_every", "10", "--log_every", "10"]
 
     def run(folder: str, *more: str) -> Done:
         words = [*argv, "--model_dir", str(tmp_path / folder), *more]
-        return run_here(tmp_path, "--nproc", "2", "--quiet", *words, timeout=100, OMP_NUM_THREADS="1")
+        return run_here(tmp_path, *KEEP, "--nproc", "2", "--quiet", *words, state=kept, OMP_NUM_THREADS="1")
 
     argv = ["-m", MNIST, *argv]
     whole = run("whole")
     assert whole.code == 0, whole.said
-    argv = [script(tmp_path, KILLED), str(tmp_path / "runs" / "step-00000040" / "complete.json"), *argv[2:]]
+    argv = [script(tmp_path, KILLED), str(tmp_path / "runs" / "step-00000020" / "complete.json"), *argv[2:]]
     killed = run("runs")
     assert killed.code == 128 + signal.SIGKILL, killed.said
     argv = ["-m", MNIST, *argv[2:]]
     resumed = run("runs", "--resume")
     assert resumed.code == 0, resumed.said
-    assert re.match(r"resumed at step ([4-9]|1[01])0,", resumed.lines(0)[0]), resumed.said
+    assert re.match(r"resumed at step [2-5]0,", resumed.lines(0)[0]), resumed.said
     # Every line from there on, the last one and the accuracy included.
     losses = [re.findall(r"step (\d+)  loss (\S+)", done.out) for done in (whole, resumed)]
-    assert losses[0][-1][0] == "120"
+    assert losses[0][-1][0] == "60"
     assert losses[1] == losses[0][-len(losses[1]) :] != []
     assert float(losses[0][-1][1]) > 0
     assert resumed.lines(0)[-1] == whole.lines(0)[-1]
@@ -293,8 +289,8 @@ def test_the_real_digits_are_recognised_in_99_of_100(python):
 
 def test_a_terminal_gets_a_bar_and_the_lines_that_stay(data):
     main_end, terminal = pty.openpty()
-    argv = [sys.executable, "-m", MNIST, "--data", data, "--epochs", "2", "--batch_size", "20", "--log_every", "5"]
-    process = subprocess.Popen(argv, env={**ENV, "TERM": "xterm"}, stdout=subprocess.PIPE, stderr=terminal, text=True)
+    argv = ["-m", MNIST, "--data", data, "--epochs", "2", "--batch_size", "10", "--log_every", "5"]
+    process = Forked(*argv, folder=data, stderr=terminal, TERM="xterm")
     os.close(terminal)
     shown = b""
     try:
@@ -302,11 +298,11 @@ def test_a_terminal_gets_a_bar_and_the_lines_that_stay(data):
             shown += part
     except OSError:
         pass  # EIO: nobody has the terminal open any longer
-    out, _ = process.communicate(timeout=100)
+    done = process.end()
     os.close(main_end)
-    assert process.returncode == 0
-    assert accuracy(out.splitlines()[-1]) > 0.5
-    assert "loss" not in out, "what the bar shows is not printed as well"
+    assert done.code == 0
+    assert accuracy(done.last) > 0.5
+    assert "loss" not in done.out, "what the bar shows is not printed as well"
     frames = [frame for frame in shown.decode().split("\r\033[K") if frame]
     assert re.match(r"epoch 1/2 \[=+ +\] +8%  loss \d\.\d{4}  [\d,]+ images/s  \d:\d\d:\d\d left$", frames[0]), frames
     assert re.match(r"epoch 2/2 \[=+\] 100%", frames[-1]), frames

@@ -15,7 +15,7 @@ import pytest
 from bare import ENV, script
 from launching import run_here
 from PIL import Image
-from recipes import write_cifar, wrong
+from recipes import KEEP, Ended, Forked, Interpreter, write_cifar, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -38,7 +38,8 @@ from muster.recipes.resnet50.model import BLOCKS, ResNet
 counts = {"resnet18": 11_689_512, "resnet34": 21_797_672, "resnet50": 25_557_032, "resnet101": 44_549_160,
           "resnet152": 60_192_808}
 for arch, count in counts.items():
-    model = ResNet(arch, classes=1000)
+    with torch.device("meta"):
+        model = ResNet(arch, classes=1000)
     assert sum(p.numel() for p in model.parameters()) == count, arch
     expected = ["conv1", "bn1"]
     deep = arch not in ("resnet18", "resnet34")
@@ -51,16 +52,17 @@ for arch, count in counts.items():
     expected.append("fc")
     names = list(model.state_dict())
     assert list(dict.fromkeys(name.rpartition(".")[0] for name in names)) == expected, arch
-assert len(ResNet("resnet50", classes=1000).state_dict()) == 320
 
-model = ResNet("resnet50", classes=1000)
+with torch.device("meta"):
+    model = ResNet("resnet50", classes=1000)
+assert len(model.state_dict()) == 320
 block = model.layer2[0]
 assert (block.conv1.stride, block.conv2.stride) == ((1, 1), (2, 2))           # v1.5
 shapes = {}
 def keep(name): return lambda module, inputs, output: shapes.__setitem__(name, tuple(output.shape[1:]))
 for name in ("conv1", "maxpool", "layer1", "layer4"):
     getattr(model, name).register_forward_hook(keep(name))
-model(torch.zeros(1, 3, 224, 224))
+model(torch.zeros(1, 3, 224, 224, device="meta"))
 assert shapes == {"conv1": (64, 112, 112), "maxpool": (64, 56, 56), "layer1": (256, 56, 56), "layer4": (2048, 7, 7)}
 small = ResNet("resnet18", classes=10, stem="3x3")
 small.layer4.register_forward_hook(keep("layer4"))
@@ -83,15 +85,22 @@ print("as torchvision's")
 
 
 def test_the_model_has_the_names_sizes_and_strides_of_torchvision(tmp_path):
-    done = subprocess.run(
-        [sys.executable, script(tmp_path, MODEL)], env=ENV, capture_output=True, text=True, timeout=90
-    )
-    assert (done.stderr, done.stdout) == ("", "as torchvision's\n")
+    done = Forked(script(tmp_path, MODEL), folder=tmp_path).end()
+    assert (done.err, done.out) == ("", "as torchvision's\n")
 
 
-def test_it_trains_on_cifar_saves_and_evaluates_every_test_image(python, cifar, tmp_path):
+@pytest.fixture(scope="module")
+def trained(
+    python: Interpreter, cifar: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[object], Ended]:
+    """Where a run has saved what it has learned, its flags, and what it printed."""
+    folder = tmp_path_factory.mktemp("trained")
     argv = [*SMALL, "--data", cifar, "--metrics", "m", "--plot", "m/plot.svg", "--save_every", 3]
-    first = python.run(RESNET, *argv, folder=tmp_path)
+    return folder, argv, python.run(RESNET, *argv, folder=folder)
+
+
+def test_it_trains_on_cifar_saves_and_evaluates_every_test_image(python, trained):
+    tmp_path, argv, first = trained
     assert (first.code, first.err) == (0, "")
     assert "resnet18 with a 7x7 stem on CIFAR-10: 80 images, 10 classes; 1 rank on cpu (gloo), float32" in first.out
     assert "step: plain, not fused: it needs a GPU of compute capability 9.0 or newer\n" in first.out
@@ -126,13 +135,11 @@ def test_it_trains_on_cifar_saves_and_evaluates_every_test_image(python, cifar, 
     assert more.code == 0
 
 
-def test_weights_alone_are_taken_up_too_as_the_original_script_did(python, cifar, tmp_path):
-    first = python.run(RESNET, *SMALL, "--data", cifar, "--model_dir", "one", folder=tmp_path)
-    assert first.code == 0, first.err
+def test_weights_alone_are_taken_up_too_as_the_original_script_did(python, cifar, trained, tmp_path):
     (tmp_path / "two").mkdir()
-    code = "weights = torch.load('one/resnet_distributed.pth').items()"
+    code = f"weights = torch.load({str(trained[0] / 'saved_models' / 'resnet_distributed.pth')!r}).items()"
     code = f"import torch; {code}; torch.save({{'module.' + k: v for k, v in weights}}, 'two/w.pth')"
-    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=ENV, check=True, timeout=60)
+    assert Forked("-c", code, folder=tmp_path).end().code == 0
     again = ["--data", cifar, "--model_dir", "two", "--model_filename", "w.pth", "--resume", "--learning_rate", "1e-9"]
     second = python.run(RESNET, *SMALL, *again, "--num_epochs", 1, folder=tmp_path)
     assert "with the weights of two/w.pth" in second.out, second.err
@@ -144,9 +151,10 @@ def test_weights_alone_are_taken_up_too_as_the_original_script_did(python, cifar
     )
 
 
-def test_a_run_of_two_ranks_accumulates_shares_and_counts_each_image(cifar, tmp_path):
+def test_a_run_of_two_ranks_accumulates_shares_and_counts_each_image(cifar, tmp_path, kept):
     argv = [*SMALL, "--data", cifar, "--accumulate", "2", "--share", "3,1", "--batch_size", "10", "--schedule", "step"]
-    done = run_here(tmp_path, "--nproc", "2", "--quiet", "-m", RESNET, *map(str, argv))
+    argv += ["--num_epochs", "1"]
+    done = run_here(tmp_path, *KEEP, "--nproc", "2", "--quiet", "-m", RESNET, *map(str, argv), state=kept)
     assert (done.code, done.err) == (0, ""), done.said
     assert "2 ranks on cpu (gloo), float32, batch 40, peak learning rate 0.4" in done.out
     assert "on 37 images" in done.out
@@ -155,14 +163,16 @@ def test_a_run_of_two_ranks_accumulates_shares_and_counts_each_image(cifar, tmp_
     write_cifar(damaged, 40, 10)
     file = damaged / "cifar-10-batches-py" / "data_batch_2"
     file.write_bytes(file.read_bytes()[:1000])
-    done = run_here(tmp_path, "--nproc", "2", "--quiet", "-m", RESNET, *SMALL, "--data", "damaged", "--model_dir", "x")
+    argv = [*SMALL, "--data", "damaged", "--model_dir", "x"]
+    done = run_here(tmp_path, *KEEP, "--nproc", "2", "--quiet", "-m", RESNET, *argv, state=kept)
     assert done.code == 2
     assert done.err.count("] error: damaged/cifar-10-batches-py/data_batch_2 is damaged") == 1, done.said
     assert not (tmp_path / "x").exists()
 
 
-def test_small_images_get_the_small_stem_by_default(python, cifar, tmp_path):
-    argv = ["--data", cifar, "--arch", "resnet18", "--batch_size", 80, "--num_epochs", 1]
+def test_small_images_get_the_small_stem_by_default(python, tmp_path):
+    write_cifar(tmp_path, 8, 2)
+    argv = ["--data", tmp_path, "--arch", "resnet18", "--batch_size", 8, "--num_epochs", 1]
     done = python.run(RESNET, *argv, folder=tmp_path)
     assert "resnet18 with a 3x3 stem on CIFAR-10" in done.out, done.err
 
@@ -236,20 +246,8 @@ def test_folders_of_images_are_decoded_by_workers(python, tmp_path):
             for i in range(count):
                 picture = Image.new("RGB", (70 + 9 * i, 60), (200 * label, 40, 255 - 200 * label))
                 picture.save(tmp_path / part / name / f"{i}.{('jpeg', 'png')[i % 2]}")
-    argv = [
-        "--arch",
-        "resnet18",
-        "--image_size",
-        32,
-        "--batch_size",
-        4,
-        "--num_epochs",
-        3,
-        "--workers",
-        2,
-        "--log_every",
-        1,
-    ]
+    argv = ["--arch", "resnet18", "--image_size", 32, "--batch_size", 4, "--num_epochs", 2, "--log_every", 1]
+    argv += ["--workers", 2, "--stem", "7x7"]
     done = python.run(RESNET, *argv, "--data", tmp_path, "--model_dir", tmp_path / "m")
     assert (done.code, done.err) == (0, "")
     assert "on ImageNet: 12 images, 2 classes" in done.out
@@ -264,28 +262,14 @@ def test_folders_of_images_are_decoded_by_workers(python, tmp_path):
     wrong(python.run(RESNET, *argv, "--data", tmp_path), "val has a class cat that is missing in train")
 
 
-def test_a_copy_of_the_folder_runs_as_it_is(python, tmp_path):
+def test_a_copy_of_the_folder_runs_as_it_is(tmp_path):
     subprocess.run(
         [sys.executable, "-m", "muster", "recipes", "copy", "resnet50", "--to", tmp_path], check=True, env=ENV
     )
-    argv = [
-        "--use_syn",
-        "--steps_syn",
-        "1",
-        "--batch_size",
-        "2",
-        "--image_size",
-        "32",
-        "--arch",
-        "resnet18",
-        "--num_epochs",
-        "1",
-    ]
-    done = subprocess.run(
-        [sys.executable, "-m", "resnet50", *argv], cwd=tmp_path, env=ENV, capture_output=True, text=True, timeout=90
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "images/s: " in done.stdout
+    argv = ["--use_syn", "--steps_syn", 1, "--batch_size", 2, "--image_size", 32]
+    done = Forked("-m", "resnet50", *argv, "--arch", "resnet18", "--num_epochs", 1, folder=tmp_path).end()
+    assert (done.code, done.err) == (0, "")
+    assert "images/s: " in done.out
 
 
 def test_the_benchmark_prints_its_table(python):

@@ -7,6 +7,7 @@ import re
 import pytest
 from bare import script
 from launching import run_here
+from recipes import KEEP
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -49,8 +50,8 @@ with muster.init() as world:
 """
 
 
-def test_parameters_are_those_of_one_process_in_float64(tmp_path):
-    done = run_here(tmp_path, "--nproc", "3", "--quiet", script(tmp_path, SAME_UPDATE))
+def test_parameters_are_those_of_one_process_in_float64(tmp_path, kept):
+    done = run_here(tmp_path, *KEEP, "--nproc", "3", "--quiet", script(tmp_path, SAME_UPDATE), state=kept)
     assert done.code == 0, done.said
     assert done.lines(0) == ["worst difference below 1e-12: True"] * 4
 
@@ -79,8 +80,8 @@ with muster.init() as world:
 """
 
 
-def test_measured_speeds_make_shares_and_an_evaluation_covers_all(tmp_path):
-    done = run_here(tmp_path, "--nproc", "2", "--quiet", script(tmp_path, MEASURED))
+def test_measured_speeds_make_shares_and_an_evaluation_covers_all(tmp_path, kept):
+    done = run_here(tmp_path, *KEEP, "--nproc", "2", "--quiet", script(tmp_path, MEASURED), state=kept)
     assert done.code == 0, done.said
 
 
@@ -100,8 +101,8 @@ except muster.MusterError as error:
 """
 
 
-def test_an_error_of_one_rank_ends_all_of_them_with_one_sentence(tmp_path):
-    done = run_here(tmp_path, "--nproc", "3", script(tmp_path, TOGETHER))
+def test_an_error_of_one_rank_ends_all_of_them_with_one_sentence(tmp_path, kept):
+    done = run_here(tmp_path, *KEEP, "--nproc", "3", script(tmp_path, TOGETHER), state=kept)
     assert done.code == 2, done.said
     # Lines of ranks: the one that speaks is the first to end, and Muster shows its last words once more.
     assert re.search("rank 1 on .* failed first", done.err), done.said

@@ -25,6 +25,19 @@ PROGRAMS = load_all()
 AT_START = ("environment", "start", "torch")
 """Kinds of programs that look at what a rank finds when it starts."""
 
+OF_THE_SCRIPT = {
+    "start_argv",
+    "start_future",
+    "start_import_main",
+    "start_main_module",
+    "start_package",
+    "start_pickle_main",
+    "start_sibling",
+    "start_subdirectory",
+    "start_symlink",
+}
+"""Those of them that look at their own script and arguments, which a fork gets from its job and not from its zygote."""
+
 ALONE = {
     "end_del_of_globals",  # when the garbage collector runs, which is another moment under a zygote that was kept
     "signals_dispositions",  # what a rank inherits from the launcher; a kept agent inherits it from an earlier command
@@ -35,7 +48,8 @@ ALONE = {
 def is_fresh(program: Program) -> bool:
     """Whether a program gets a zygote of its own: its environment needs one, or it could see the difference."""
     kind = program.name.partition("_")[0]
-    return bool(program.env or program.muster or kind in AT_START or program.name in LIVE | ALONE)
+    at_start = kind in AT_START and program.name not in OF_THE_SCRIPT
+    return bool(program.env or program.muster or at_start or program.name in LIVE | ALONE)
 
 
 @pytest.fixture(scope="session")
