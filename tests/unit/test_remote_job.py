@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from muster.cli import main
-from muster.cli.remote_commands import _forwarded  # pyright: ignore[reportPrivateUsage]
+from muster.cli.remote_commands import _forwarded, forward  # pyright: ignore[reportPrivateUsage]
 from muster.cli.remote_order import JobOrder, prepared_here
 from muster.errors import HostError, RemoteJob
 from muster.hosts import Host, parse_hosts
@@ -200,6 +200,21 @@ def test_the_package_is_sent_once_and_is_complete(place: RemotePlace, tmp_path: 
     alone = f"import sys; sys.path.insert(0, {str(sent)!r})\n{load}\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-I", "-c", alone], check=True, timeout=30)
     assert not (sent / "muster" / "recipes").exists()
+
+
+def test_all_output_of_a_command_that_ends_at_once_is_shown(
+    folder: Path, place: RemotePlace, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+):
+    with RemotePython(place, {"do": "states", "jobs": []}) as remote:
+        remote.receive()  # the package is there now
+    (tmp_path / "there" / "muster" / "jobs" / JOB).mkdir(parents=True)
+    ssh, slow = tmp_path / "ssh", tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\n{ssh} > {slow}.out 2> {slow}.err\ncat {slow}.err >&2\ncat {slow}.out\n")
+    slow.chmod(0o755)
+    write_place(folder, replace(place, ssh=(str(slow),)))
+    assert forward("show", [JOB, "--bad"], str(folder)) == 2
+    out, err = capfd.readouterr()
+    assert (out, err.splitlines()[0]) == ("", "error: muster show: unknown option --bad")
 
 
 def test_what_is_wrong_on_the_host_is_one_sentence(place: RemotePlace, tmp_path: Path):

@@ -81,6 +81,7 @@ def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator
         remote.mark = mark.encode()
         try:
             remote.receive()
+            remote.discard_errors(remote.mark)
         except HostError as error:
             if remote.greeted and error.kind != "broken":
                 raise
@@ -89,7 +90,6 @@ def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator
                 f"could not reach the controller of job {folder.name} ({error.why})",
                 hint=f"{error.hint or 'try again'}; the job keeps running meanwhile",
             ) from None
-        remote.taken_errors()
         yield remote
 
 
@@ -110,7 +110,7 @@ def _is_terminal() -> bool:
 
 
 class _Output:
-    """The output of a command there, copied to ours; stderr ends with a mark and the exit code."""
+    """The output of a command there, copied to ours; stderr is between two marks, the exit code after the second."""
 
     def __init__(self, remote: RemotePython) -> None:
         self._remote = remote

@@ -106,7 +106,10 @@ def _kept(job_id: str) -> tuple[dict[str, Any] | None, str]:
 
 
 def _command(request: dict[str, Any]) -> int:
-    """Run a command about one job, as its user typed it on the other machine; its exit code also ends stderr."""
+    """Run a command about one job, as its user typed it on the other machine.
+
+    Its stderr is between two marks, and its exit code follows the second.
+    """
     from muster import cli
 
     see_only(OnlyJob(id=request["job"], shown=request["shown"]))
@@ -121,6 +124,7 @@ def _command(request: dict[str, Any]) -> int:
         return EXIT_MUSTER
     _send(ready=True)
     errors = os.dup(2)
+    os.write(errors, request["mark"].encode())  # what precedes it comes from the login, not from the command
     terminal = RemoteTerminal(*request["size"]) if request["size"] else None
     _interrupt_at_end_of_input(terminal)
     code = cli.main([str(word) for word in request["argv"]])

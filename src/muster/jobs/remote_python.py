@@ -57,7 +57,7 @@ class RemotePython:
         self.shows_errors = False
         """Whether stderr is passed on as it comes."""
         self.mark = b""
-        """What precedes the exit code at the end of stderr, if the request is a command."""
+        """What precedes the stderr of a command and, at its end, the exit code, if the request is a command."""
         self._out = b""
         self._errors = b""
         self._filter = TerminalStream()
@@ -144,6 +144,18 @@ class RemotePython:
     def has_errors(self) -> bool:
         """Whether more of its stderr may come."""
         return self.process.stderr in self._open
+
+    def discard_errors(self, until: bytes, limit: float = CONNECT_LIMIT) -> None:
+        """Discard stderr up to and including these bytes: what ssh and the login there have printed."""
+        deadline = time.monotonic() + limit
+        while until not in self._errors:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise self._silent(limit)
+            if not self.has_errors:
+                raise self.failure()
+            self.read(left)
+        self._errors = self._errors.partition(until)[2]
 
     def taken_output(self) -> bytes:
         """What it has printed since the last message."""
