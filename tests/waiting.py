@@ -26,16 +26,26 @@ def patience(limit: float) -> float:
     return limit * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
-def wait_until(what: str, check: Callable[[], T | None], limit: float = 0, said: Callable[[], str] = str) -> T:
+def wait_until(
+    what: str,
+    check: Callable[[], T | None],
+    limit: float = 0,
+    said: Callable[[], str] = str,
+    *,
+    every: float = INTERVAL,
+) -> T:
     """Wait until `check` returns something true, and return it; an AssertionError says what did not come.
 
-    Without a limit, it waits 30 seconds, and longer on a busy machine.
+    Without a limit, it waits 30 seconds, and longer on a busy machine. A check that starts a program or looks at all
+    processes can cost more CPU time than what it waits for: the pause between two of them doubles up to `every`.
     """
     limit = limit or patience(30)
     deadline = time.monotonic() + limit
+    pause = INTERVAL
     while not (found := check()):
         _check_time(deadline, what, limit, said)
-        time.sleep(INTERVAL)
+        time.sleep(pause)
+        pause = min(2 * pause, every)
     return found
 
 

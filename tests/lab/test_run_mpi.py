@@ -10,16 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import MpiEngine
+from engine_jobs import EngineJob, MpiEngine
 from engine_promises import (
-    ONE_EACH,
+    WHO,
     Promises,
     check_refusal,
-    environments,
     gone,
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
     start_stubborn,
+)
+from engine_witness import (
+    ONE_EACH,
+    disturb,  # noqa: F401
+    environments,
+    witness,  # noqa: F401
+    witness_env,  # noqa: F401
 )
 from launching import Done, run_in
 
@@ -87,7 +93,7 @@ mpi.MPI_Barrier(WORLD)
 
 @pytest.fixture(scope="module")
 def lab(shared: Path) -> Iterator[Lab]:
-    for name, text in (("sum", SUM), ("barrier", BARRIER)):
+    for name, text in (("sum", WHO + SUM), ("barrier", BARRIER)):
         (shared / f"{name}.py").write_text(text)
     with Lab(3, mpi=True, gpus={"h1": 2, "h2": 1}, bind=(shared,)) as lab:
         yield lab
@@ -98,6 +104,14 @@ def engine(lab: Lab, shared: Path, request: pytest.FixtureRequest) -> MpiEngine:
     return MpiEngine(lab, shared, request.param)
 
 
+@pytest.fixture(scope="module")
+def uneven(engine: MpiEngine) -> EngineJob:
+    """Different numbers of ranks on two hosts, which also use MPI."""
+    job = engine.start({"h1": 2, "h2": 1}, "--no-zygote", "sum.py")
+    job.wait()
+    return job
+
+
 class TestEveryEngine(Promises):
     """What holds on every engine."""
 
@@ -105,13 +119,19 @@ class TestEveryEngine(Promises):
 # --- MPI in the ranks -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("ranks", [{"h1": 2, "h2": 1}, {"h1": 1, "h2": 1, "h3": 2}], ids=["2+1", "1+1+2"])
-def test_mpi_itself_works_in_the_ranks_and_counts_them_alike(engine: MpiEngine, ranks: dict[str, int]) -> None:
-    done = engine.run(ranks, "--no-zygote", "sum.py")
+def check_sum(done: Done, size: int) -> None:
+    """MPI has as many ranks as Muster, with the same numbers."""
     assert done.code == 0, done.said
-    size = sum(ranks.values())
     for rank in range(size):
-        assert done.lines(rank) == [f"MPI says {rank} of {size} sum {size * (size + 1) // 2} RANK {rank}"]
+        assert done.lines(rank)[1:] == [f"MPI says {rank} of {size} sum {size * (size + 1) // 2} RANK {rank}"]
+
+
+def test_mpi_itself_works_in_the_ranks_and_counts_them_alike(uneven: EngineJob) -> None:
+    check_sum(uneven.wait(), 3)
+
+
+def test_mpi_counts_the_ranks_alike_if_the_last_host_has_most(engine: MpiEngine) -> None:
+    check_sum(engine.run({"h1": 1, "h2": 1, "h3": 2}, "--no-zygote", "sum.py"), 4)
 
 
 def test_an_exception_while_the_others_are_in_mpi_is_reported_and_ends_them(engine: MpiEngine) -> None:
@@ -157,19 +177,17 @@ def test_an_agent_that_is_killed_is_reported_with_its_host_although_mpirun_ends_
     ],
     ids=["unequal", "chosen", "this machine"],
 )
-def test_gpus_are_counted_and_chosen(engine: MpiEngine, argv: str, gpus: dict[str, list[str | None]]) -> None:
-    done = engine.run({}, "--no-zygote", *argv.split(), "who.py", CUDA_VISIBLE_DEVICES=None)
+def test_gpus_are_counted_and_chosen_and_more_options_reach_mpirun(
+    engine: MpiEngine, argv: str, gpus: dict[str, list[str | None]]
+) -> None:
+    args = "-x OF_MINE=a --allow-run-as-root" if engine.name == "openmpi" else "-genv OF_MINE a"
+    options = (f"--mpi-args={args}", "--no-zygote", *argv.split())
+    envs = environments(engine.run({}, *options, "who.py", CUDA_VISIBLE_DEVICES=None))
     found: dict[str, list[str | None]] = {}
-    for env in environments(done):
+    for env in envs:
         found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
-    assert found == gpus, done.said
-
-
-def test_more_options_reach_mpirun(engine: MpiEngine) -> None:
-    setting = "-x OF_MINE=a" if engine.name == "openmpi" else "-genv OF_MINE a"
-    args = f"--mpi-args={setting} --allow-run-as-root" if engine.name == "openmpi" else f"--mpi-args={setting}"
-    done = engine.run({}, args, "-H", "h1:1,h2:1", "--no-zygote", "who.py")
-    assert [env["OF_MINE"] for env in environments(done)] == ["a", "a"]
+    assert found == gpus
+    assert {env["OF_MINE"] for env in envs} == {"a"}
 
 
 # --- what cannot work -----------------------------------------------------------------------------------------
