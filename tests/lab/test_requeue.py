@@ -18,6 +18,9 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180), *NEEDS_SLURM[2:]]
 
+LOOKS = 0.5
+"""Seconds between two questions to Slurm, each of which starts programs."""
+
 # Plain save and resume: on SIGUSR1 each rank saves its step and exits, as most handlers do; it ends at step LAST.
 TRAIN = """\
 import os, pathlib, signal, sys, time
@@ -53,6 +56,14 @@ while True:
 print("finished", flush=True)
 """
 
+# The same without torch, which one test with spares uses.
+APART = """\
+import os, time
+print("works", os.environ["TORCHELASTIC_RESTART_COUNT"], "rank", os.environ["RANK"], flush=True)
+while not os.path.exists("finish"): time.sleep(0.05)
+print("finished", flush=True)
+"""
+
 
 class Cluster:
     """A directory of one test on the hosts of a lab."""
@@ -64,6 +75,7 @@ class Cluster:
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(TRAIN)
         (folder / "together.py").write_text(TOGETHER)
+        (folder / "apart.py").write_text(APART)
 
     def sh(self, *argv: str) -> subprocess.CompletedProcess[str]:
         with self.lab.popen(
@@ -120,7 +132,7 @@ def slurm(lab: Lab, shared: Path, request: pytest.FixtureRequest) -> Iterator[Cl
         if host.state != "up":
             lab.reboot(host.name)
     idle = ["sh", "-c", "squeue -h | grep -c . ; sinfo -h -N -o %T | grep -cv idle"]
-    wait_until("an idle cluster", lambda: lab.run("h1", idle, timeout=30).stdout.split() == ["0", "0"], 60)
+    wait_until("an idle cluster", lambda: lab.run("h1", idle, timeout=30).stdout.split() == ["0", "0"], 60, every=LOOKS)
 
 
 def slurm_job(cluster: Cluster, job: str) -> dict[str, str]:
@@ -133,7 +145,9 @@ def await_state(cluster: Cluster, job: str, state: str, restarts: str, limit: fl
         known = slurm_job(cluster, job)
         return (known["JobState"], known["Restarts"]) == (state, restarts)
 
-    wait_until(f"{state} {restarts}", reached, limit, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}")
+    wait_until(
+        f"{state} {restarts}", reached, limit, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}", every=LOOKS
+    )
 
 
 def warn(cluster: Cluster, job: str) -> None:
@@ -153,7 +167,7 @@ def at_once(cluster: Cluster, job: str) -> None:
         cluster.sh("scontrol", "update", f"JobId={job}", "StartTime=now")
         return slurm_job(cluster, job)["JobState"] == "RUNNING"
 
-    wait_until(f"job {job} to run again", runs, 60, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}")
+    wait_until(f"job {job} to run again", runs, 60, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}", every=LOOKS)
 
 
 REQUEUE = ("--slurm", "--nodes", "2", "--time", "1h", "--requeue", "2", "--signal", "120", "--no-zygote")
@@ -241,7 +255,7 @@ def test_a_node_that_goes_down_costs_a_spare_and_not_the_job(slurm: Cluster) -> 
     slurm.wait_for("works 1", 2)
     assert "spare h3 replaces h2 (rank 1)" in slurm.output
     # Slurm notices later, and takes the node out of the job.
-    wait_until("h2 to be down", lambda: slurm_job(slurm, job)["NumNodes"] == "2", 60, lambda: slurm.output)
+    wait_until("h2 to be down", lambda: slurm_job(slurm, job)["NumNodes"] == "2", 60, lambda: slurm.output, every=LOOKS)
     slurm.finish()
     await_state(slurm, job, "COMPLETED", "0")
     assert slurm.output.count("finished") == 2, slurm.output
@@ -262,7 +276,7 @@ def test_a_job_whose_batch_host_fails_is_requeued_by_the_others(slurm: Cluster) 
 
 
 def test_a_node_that_returns_becomes_a_spare(slurm: Cluster) -> None:
-    slurm.submit("--slurm", "--nodes", "3", "--spares", "1", "--no-check", "together.py")
+    slurm.submit("--slurm", "--nodes", "3", "--spares", "1", "--no-check", "--no-zygote", "apart.py")
     slurm.wait_for("works 0", 2)
     slurm.lab.power_off("h2")
     slurm.wait_for("works 1", 2)
@@ -321,7 +335,7 @@ def test_a_job_that_pbs_runs_again_itself_is_the_same_job(pbs: Cluster) -> None:
 
 
 def test_a_host_of_a_pbs_job_that_fails_costs_a_spare(pbs: Cluster, site: PbsSite) -> None:
-    pbs.submit("--pbs", "--nodes", "3", "--spares", "1", "--time", "1h", "--no-check", "together.py")
+    pbs.submit("--pbs", "--nodes", "3", "--spares", "1", "--time", "1h", "--no-check", "--no-zygote", "apart.py")
     pbs.wait_for("works 0", 2)
     pbs.lab.power_off("h2")
     pbs.wait_for("works 1", 2)
