@@ -143,7 +143,7 @@ class Site:
 
     def clear(self, limit: float = 40) -> None:
         """Wait until no process and no container is left."""
-        wait_until("everything to be gone", lambda: not self.left(), limit, lambda: str(self.left()))
+        wait_until("everything to be gone", lambda: not self.left(), limit, lambda: str(self.left()), every=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -283,12 +283,12 @@ def test_code_sent_into_containers_runs_there_and_what_it_writes_stays_on_the_ho
 
 
 def test_no_line_is_lost_on_its_way_out_of_a_container(site: Site) -> None:
-    (site.folder / "lines.py").write_text("for number in range(50_000): print(number, 'x' * 40)")
+    (site.folder / "lines.py").write_text("for number in range(10_000): print(number, 'x' * 240)")
     done = site.start("ssh", {"h2": 1, "h3": 1}, "lines.py").wait()
     assert done.code == 0, done.said[-2000:]
     for rank in (0, 1):
-        assert done.log(rank).count(b"\n") == 50_000
-    assert done.out.count("\n") == 100_000
+        assert done.log(rank).count(b"\n") == 10_000
+        assert [int(line.split()[0]) for line in done.lines(rank)] == list(range(10_000))
 
 
 # Prints numbered lines until it is asked to end.
@@ -326,7 +326,7 @@ def test_a_container_continues_over_a_new_ssh_connection(site: Site) -> None:
 
 
 def test_a_rank_that_fails_in_a_container_is_named_and_ends_the_others(site: Site) -> None:
-    done = site.start("ssh", {"h1": 1, "h2": 1, "h3": 1}, "fail.py", "exit3").wait()
+    done = site.start("ssh", {"h2": 2, "h3": 1}, "fail.py", "exit3").wait()
     assert done.code == 3, done.said
     assert "rank 2 on h3 failed first" in done.err
 
@@ -401,7 +401,7 @@ def test_no_container_outlives_its_job(site: Site, engine: str, end: Callable[[S
 def test_no_container_is_left_by_a_job_that_ends_while_it_starts(
     site: Site, engine: str, end: Callable[[Site, EngineJob], None], program: str
 ) -> None:
-    job = site.start(engine, {"h2": 1, "h3": 1}, "--grace", "1", "stubborn.py")
+    job = site.start(engine, {"h2": 1}, "--grace", "1", "stubborn.py")
     wait_until(
         "the beginning of a container",
         lambda: any(line.startswith(program) for _, line in site.lab.processes("h2")),

@@ -74,18 +74,24 @@ mpi.MPI_Finalize()
 """
 )
 
-# Rank 2 does what the argument says while the others wait for it.
+# Rank 2 does what the argument says while the others wait for it. MPI waits by asking again and again, for seconds;
+# this must not take the time of other tests.
 BARRIER = (
     MPI
     + """
+def stand_back():
+    os.nice(19)
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 mpi.MPI_Init(None, None)
 mpi.MPI_Barrier(WORLD)
 if ask("MPI_Comm_rank") == 2:
-    time.sleep(0.3)
+    time.sleep(0.1)
     if sys.argv[1] == "abort": mpi.MPI_Abort(WORLD, 7)
     import atexit
     atexit.register(mpi.MPI_Finalize)  # as mpi4py does; there it waits for the others
+    atexit.register(stand_back)
     raise ValueError("bad sample in shard 7")
+stand_back()
 mpi.MPI_Barrier(WORLD)
 """
 )
@@ -110,6 +116,10 @@ def uneven(engine: MpiEngine) -> EngineJob:
     job = engine.start({"h1": 2, "h2": 1}, "--no-zygote", "sum.py")
     job.wait()
     return job
+
+
+BEFORE_ANY_MPIRUN = pytest.mark.parametrize("engine", ["openmpi"], indirect=True)
+"""For what is refused before it is known which mpirun there is."""
 
 
 class TestEveryEngine(Promises):
@@ -234,18 +244,21 @@ def test_a_host_that_is_dead_is_named(engine: MpiEngine) -> None:
     )
 
 
+@BEFORE_ANY_MPIRUN
 def test_a_remote_host_without_a_number_of_ranks_is_refused(engine: MpiEngine) -> None:
     check_refusal(
         plain(engine, "-H", "h1:1,h2", "train.py"), 2, "give the number of ranks per host: -H h2:N", "-H h2:8"
     )
 
 
+@BEFORE_ANY_MPIRUN
 def test_a_missing_mpirun_is_reported(engine: MpiEngine, shared: Path) -> None:
     (shared / "nothing").mkdir(exist_ok=True)
     done = engine.run({"h1": 1}, "train.py", PATH=str(shared / "nothing"))
     check_refusal(done, 125, "`mpirun` not found on this machine", "openmpi-bin")
 
 
+@BEFORE_ANY_MPIRUN
 def test_a_program_that_is_no_mpirun_is_refused(engine: MpiEngine, shared: Path) -> None:
     (shared / "fake").mkdir(exist_ok=True)
     (shared / "fake" / "mpirun").write_text("#!/bin/sh\necho SuperMPI 3\n")
@@ -254,15 +267,19 @@ def test_a_program_that_is_no_mpirun_is_refused(engine: MpiEngine, shared: Path)
     check_refusal(done, 125, "prints `SuperMPI 3`, which is not Open MPI, MPICH or Intel MPI", "PATH")
 
 
+def test_an_option_that_mpirun_does_not_know_is_reported(engine: MpiEngine) -> None:
+    check_refusal(plain(engine, "--mpi-args", "--nonsense", "-H", "h1:1", "train.py"), 125, "nonsense", ".")
+
+
+@BEFORE_ANY_MPIRUN
 @pytest.mark.parametrize(
-    ("options", "code", "error"),
+    ("options", "error"),
     [
-        (["--mpi-args", '--x "y'], 2, "no closing quotation"),
-        (["--mpi-args", "--nonsense"], 125, "nonsense"),
-        (["--restarts", "2"], 2, "mpirun cannot restart its ranks"),
-        (["--preload", "numpy"], 2, "--preload"),
+        (["--mpi-args", '--x "y'], "no closing quotation"),
+        (["--restarts", "2"], "mpirun cannot restart its ranks"),
+        (["--preload", "numpy"], "--preload"),
     ],
-    ids=["open quotes", "unknown option", "restarts", "preload"],
+    ids=["open quotes", "restarts", "preload"],
 )
-def test_a_wrong_option_is_refused(engine: MpiEngine, options: list[str], code: int, error: str) -> None:
-    check_refusal(plain(engine, *options, "-H", "h1:1", "train.py"), code, error, ".")
+def test_a_wrong_option_is_refused(engine: MpiEngine, options: list[str], error: str) -> None:
+    check_refusal(plain(engine, *options, "-H", "h1:1", "train.py"), 2, error, ".")
