@@ -8,6 +8,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from engine_jobs import Engine, EngineJob, Env
@@ -71,7 +72,8 @@ def witness(engine: Engine, shared: Path, witness_env: Env, disturb: Callable[[E
     (shared / "witness.py").write_text(WITNESS)
     answers = shared / f"{engine.name}.answers"
     answers.write_text("x" * 200_000)
-    job = engine.start(ONE_EACH, "--no-zygote", "--grace", "60", "witness.py", ANSWERS=str(answers), **witness_env)
+    env: dict[str, Any] = {"ANSWERS": str(answers), **witness_env}
+    job = engine.start(ONE_EACH, "--no-zygote", "--grace", "60", "witness.py", **env)
     job.wait_for("up\n", 3)
     processes = _processes(engine, job)
     neighbor = engine.start({"h1": 1, "h2": 1}, "--no-zygote", "patient.py", "never")
