@@ -14,7 +14,8 @@ import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadScopeScheduling
 
-pytest.register_assert_rewrite("engine_promises", "recipes")  # checks that several files of tests share
+# Checks that several files of tests share.
+pytest.register_assert_rewrite("engine_promises", "engine_witness", "recipes")
 
 # `make test &` in a script passes down an ignored SIGINT and SIGQUIT, nohup an ignored SIGHUP. Programs that the tests
 # start would ignore them too (so does Muster, on purpose), and every test of Ctrl-C or of a closed terminal would fail.

@@ -17,6 +17,9 @@ P = TypeVar("P", bound="subprocess.Popen[Any]")
 INTERVAL = 0.05
 """Seconds between two looks."""
 
+_FIRST_PAUSE = 0.005
+"""Seconds after the first look: most of what tests wait for comes within milliseconds."""
+
 
 def patience(limit: float) -> float:
     """A limit in seconds that only ends what hangs: with ten processes per core, everything takes ten times as long.
@@ -31,17 +34,21 @@ def wait_until(
     check: Callable[[], T | None],
     limit: float = 0,
     said: Callable[[], str] = str,
-    interval: float = INTERVAL,
+    *,
+    every: float = INTERVAL,
 ) -> T:
     """Wait until `check` returns something true, and return it; an AssertionError says what did not come.
 
-    Without a limit, it waits 30 seconds, and longer on a busy machine. A check that starts processes needs an interval.
+    Without a limit, it waits 30 seconds, and longer on a busy machine. A check that starts a program or looks at all
+    processes can cost more CPU time than what it waits for: the pause between two of them doubles up to `every`.
     """
     limit = limit or patience(30)
     deadline = time.monotonic() + limit
+    pause = min(_FIRST_PAUSE, every)
     while not (found := check()):
         _check_time(deadline, what, limit, said)
-        time.sleep(interval)
+        time.sleep(pause)
+        pause = min(2 * pause, every)
     return found
 
 

@@ -449,7 +449,7 @@ def test_a_job_without_progress_shows_where_its_ranks_are_before_it_counts_as_hu
         text = user.muster("show").out
         return text if text.count(", no progress for ") == 2 else ""
 
-    shown = wait_until("no progress", standing, interval=0.5)
+    shown = wait_until("no progress", standing, every=0.5)
     assert re.search(r"^rank 0 is waiting in a collective at waits.py:7, no progress for \d+ s$", shown, re.MULTILINE)
     assert re.search(r"^rank 1 is at waits.py:5 in load_batch, no progress for \d+ s$", shown, re.MULTILINE)
 
@@ -523,7 +523,7 @@ def test_a_job_of_another_machine_with_the_same_home_is_shown_as_that(tmp_path: 
         assert started.code == 0, started.said
         job_id = started.out.strip()
         assert re.search(rf"^{job_id} +running on h1 ", on("h2", "ps").out, re.MULTILINE)
-        wait_until("the rank", lambda: "line 0" in on("h2", "logs", "last").out, patience(40), interval=0.5)
+        wait_until("the rank", lambda: "line 0" in on("h2", "logs", "last").out, patience(40), every=0.5)
         assert f"{job_id}  running on h1, " in on("h2", "top", "--once").out
         refused = on("h2", "stop", "last")
         assert refused.code == 125

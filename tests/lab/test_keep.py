@@ -315,7 +315,7 @@ def test_a_cut_cable_leaves_nothing_after_the_lease(cluster: Lab, shared: Path):
     assert zygotes(cluster, "h3")
     cluster.cut("h3")
     try:
-        wait_until("the end of the kept host", lambda: not zygotes(cluster, "h3"), LEASE_ALONE + 5, interval=0.5)
+        wait_until("the end of the kept host", lambda: not zygotes(cluster, "h3"), LEASE_ALONE + 5, every=0.5)
     finally:
         cluster.heal("h3")
     (shared / "plain.py").touch()

@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ from waiting import wait_until
 from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(180), *NEEDS_SLURM[2:]]
+
+LOOKS = 0.5
+"""Seconds between two questions to Slurm, each of which starts programs."""
 
 # Plain save and resume: on SIGUSR1 each rank saves its step and exits, as most handlers do; it ends at step LAST.
 TRAIN = """\
@@ -53,6 +57,14 @@ while True:
 print("finished", flush=True)
 """
 
+# The same without torch, which one test with spares uses.
+APART = """\
+import os, time
+print("works", os.environ["TORCHELASTIC_RESTART_COUNT"], "rank", os.environ["RANK"], flush=True)
+while not os.path.exists("finish"): time.sleep(0.05)
+print("finished", flush=True)
+"""
+
 
 class Cluster:
     """A directory of one test on the hosts of a lab."""
@@ -64,6 +76,7 @@ class Cluster:
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(TRAIN)
         (folder / "together.py").write_text(TOGETHER)
+        (folder / "apart.py").write_text(APART)
 
     def sh(self, *argv: str) -> subprocess.CompletedProcess[str]:
         with self.lab.popen(
@@ -105,6 +118,45 @@ class Cluster:
         (self.folder / "finish").touch()
 
 
+REQUEUE = ("--slurm", "--nodes", "2", "--time", "1h", "--requeue", "2", "--signal", "120", "--no-zygote")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Early:
+    """A job that was started before all tests, because it waits long for Slurm."""
+
+    cluster: Cluster
+    job: str
+
+
+@pytest.fixture(scope="module")
+def early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Early]]:
+    """A job on h1 and h4 whose time is over, and one on h2 and h3 whose batch host has failed.
+
+    Slurm looks at the limits every 30 s, and at a silent host for 15 to 30 s.
+    """
+    folder = tmp_path_factory.mktemp("early")
+    with Lab(4, slurm=True, bind=(folder,)) as lab:
+        limit, failure = Cluster(lab, folder / "limit"), Cluster(lab, folder / "failure")
+        # With --no-kill, Slurm would keep it running without its script until the time limit.
+        spares = ("--spares", "1", "--extra", "--nodelist=h2,h3")
+        jobs = {
+            "limit": Early(cluster=limit, job=limit.submit(*REQUEUE, "--extra", "--nodelist=h1,h4", "train.py")),
+            "failure": Early(cluster=failure, job=failure.submit(*REQUEUE, *spares, "train.py")),
+        }
+        limit.wait_for("from 0", 2)
+        limit.sh("scontrol", "update", f"JobId={jobs['limit'].job}", "EndTime=now+110")
+        limit.sh("scontrol", "update", "NodeName=h4", "State=DRAIN", "Reason=later")  # it begins again in its test only
+        failure.wait_for("from 0")
+        lab.power_off("h2")
+        yield jobs
+
+
+@pytest.fixture(autouse=True)
+def begun_early(early: dict[str, Early]) -> None:
+    """The first test starts these jobs."""
+
+
 @pytest.fixture(scope="module")
 def lab(shared: Path) -> Iterator[Lab]:
     with Lab(3, slurm=True, bind=(shared,)) as lab:
@@ -120,7 +172,7 @@ def slurm(lab: Lab, shared: Path, request: pytest.FixtureRequest) -> Iterator[Cl
         if host.state != "up":
             lab.reboot(host.name)
     idle = ["sh", "-c", "squeue -h | grep -c . ; sinfo -h -N -o %T | grep -cv idle"]
-    wait_until("an idle cluster", lambda: lab.run("h1", idle, timeout=30).stdout.split() == ["0", "0"], 60)
+    wait_until("an idle cluster", lambda: lab.run("h1", idle, timeout=30).stdout.split() == ["0", "0"], 60, every=LOOKS)
 
 
 def slurm_job(cluster: Cluster, job: str) -> dict[str, str]:
@@ -133,7 +185,9 @@ def await_state(cluster: Cluster, job: str, state: str, restarts: str, limit: fl
         known = slurm_job(cluster, job)
         return (known["JobState"], known["Restarts"]) == (state, restarts)
 
-    wait_until(f"{state} {restarts}", reached, limit, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}")
+    wait_until(
+        f"{state} {restarts}", reached, limit, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}", every=LOOKS
+    )
 
 
 def warn(cluster: Cluster, job: str) -> None:
@@ -153,33 +207,7 @@ def at_once(cluster: Cluster, job: str) -> None:
         cluster.sh("scontrol", "update", f"JobId={job}", "StartTime=now")
         return slurm_job(cluster, job)["JobState"] == "RUNNING"
 
-    wait_until(f"job {job} to run again", runs, 60, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}")
-
-
-REQUEUE = ("--slurm", "--nodes", "2", "--time", "1h", "--requeue", "2", "--signal", "120", "--no-zygote")
-
-
-def test_a_job_continues_after_its_time_limit_as_the_same_job(slurm: Cluster) -> None:
-    job = slurm.submit(*REQUEUE, "train.py")
-    slurm.wait_for("from 0", 2)
-    slurm.sh("scontrol", "update", f"JobId={job}", "EndTime=now+110")  # Slurm looks at the limits every 30 s
-    await_state(slurm, job, "PENDING", "1", 90)
-    assert re.search(r"requeued .*train\.py", slurm.muster("ps")), slurm.muster("ps")
-    at_once(slurm, job)
-    slurm.wait_for("with attempt 1")
-    slurm.wait_for(" from ", 4)
-    slurm.finish()
-    await_state(slurm, job, "COMPLETED", "1")
-    (first, again), log = slurm.begun(), slurm.output
-    assert log.count("after 1 warning") == 2, log
-    assert log.count("requeueing Slurm job") == 1, log
-    saved = re.findall(r"\[\S+ 0\] saved (\d+)", log)
-    assert (first[0], [again[0]]) == ("0", saved), log
-    assert (first[1], again[1]) == ("0", "1")
-    assert first[2:] == again[2:] == [first[2], first[2], "allow"]
-    assert len(slurm.muster("ps").splitlines()) == 2  # the header and one job
-    assert f"saved {saved[0]}" in slurm.muster("logs", "--attempt", "0")
-    assert "finished" in slurm.muster("logs")
+    wait_until(f"job {job} to run again", runs, 60, lambda: f"{slurm_job(cluster, job)}\n{cluster.output}", every=LOOKS)
 
 
 @pytest.mark.parametrize("code", ["0", "3"])
@@ -241,28 +269,14 @@ def test_a_node_that_goes_down_costs_a_spare_and_not_the_job(slurm: Cluster) -> 
     slurm.wait_for("works 1", 2)
     assert "spare h3 replaces h2 (rank 1)" in slurm.output
     # Slurm notices later, and takes the node out of the job.
-    wait_until("h2 to be down", lambda: slurm_job(slurm, job)["NumNodes"] == "2", 60, lambda: slurm.output)
+    wait_until("h2 to be down", lambda: slurm_job(slurm, job)["NumNodes"] == "2", 60, lambda: slurm.output, every=LOOKS)
     slurm.finish()
     await_state(slurm, job, "COMPLETED", "0")
     assert slurm.output.count("finished") == 2, slurm.output
 
 
-def test_a_job_whose_batch_host_fails_is_requeued_by_the_others(slurm: Cluster) -> None:
-    # With --no-kill, Slurm would keep it running without its script until the time limit.
-    job = slurm.submit(*REQUEUE, "--spares", "1", "--extra", "--exclude=h1", "train.py")
-    slurm.wait_for("from 0")
-    slurm.lab.power_off("h2")
-    await_state(slurm, job, "PENDING", "1", 100)
-    slurm.lab.reboot("h2")
-    at_once(slurm, job)
-    slurm.wait_for(" from ", 2)
-    (first, again) = slurm.begun()
-    assert (first[1], again[1]) == ("0", "1")
-    assert first[2] == again[2]
-
-
 def test_a_node_that_returns_becomes_a_spare(slurm: Cluster) -> None:
-    slurm.submit("--slurm", "--nodes", "3", "--spares", "1", "--no-check", "together.py")
+    slurm.submit("--slurm", "--nodes", "3", "--spares", "1", "--no-check", "--no-zygote", "apart.py")
     slurm.wait_for("works 0", 2)
     slurm.lab.power_off("h2")
     slurm.wait_for("works 1", 2)
@@ -273,6 +287,42 @@ def test_a_node_that_returns_becomes_a_spare(slurm: Cluster) -> None:
     slurm.finish()
     slurm.wait_for("finished", 2)
     assert "spare h2 replaces h3 (rank 1)" in slurm.output
+
+
+# --- jobs that waited for Slurm meanwhile ----------------------------------------------------------------------
+
+
+def test_a_job_continues_after_its_time_limit_as_the_same_job(early: dict[str, Early]) -> None:
+    slurm, job = early["limit"].cluster, early["limit"].job
+    await_state(slurm, job, "PENDING", "1", 90)
+    assert re.search(r"requeued .*train\.py", slurm.muster("ps")), slurm.muster("ps")
+    slurm.sh("scontrol", "update", "NodeName=h4", "State=RESUME")
+    at_once(slurm, job)
+    slurm.wait_for("with attempt 1")
+    slurm.wait_for(" from ", 4)
+    slurm.finish()
+    await_state(slurm, job, "COMPLETED", "1")
+    (first, again), log = slurm.begun(), slurm.output
+    assert log.count("after 1 warning") == 2, log
+    assert log.count("requeueing Slurm job") == 1, log
+    saved = re.findall(r"\[\S+ 0\] saved (\d+)", log)
+    assert (first[0], [again[0]]) == ("0", saved), log
+    assert (first[1], again[1]) == ("0", "1")
+    assert first[2:] == again[2:] == [first[2], first[2], "allow"]
+    assert len(slurm.muster("ps").splitlines()) == 2  # the header and one job
+    assert f"saved {saved[0]}" in slurm.muster("logs", "--attempt", "0")
+    assert "finished" in slurm.muster("logs")
+
+
+def test_a_job_whose_batch_host_fails_is_requeued_by_the_others(early: dict[str, Early]) -> None:
+    slurm, job = early["failure"].cluster, early["failure"].job
+    await_state(slurm, job, "PENDING", "1", 100)
+    slurm.lab.reboot("h2")
+    at_once(slurm, job)
+    slurm.wait_for(" from ", 2)
+    (first, again) = slurm.begun()
+    assert (first[1], again[1]) == ("0", "1")
+    assert first[2] == again[2]
 
 
 # --- PBS ------------------------------------------------------------------------------------------------------
@@ -321,7 +371,7 @@ def test_a_job_that_pbs_runs_again_itself_is_the_same_job(pbs: Cluster) -> None:
 
 
 def test_a_host_of_a_pbs_job_that_fails_costs_a_spare(pbs: Cluster, site: PbsSite) -> None:
-    pbs.submit("--pbs", "--nodes", "3", "--spares", "1", "--time", "1h", "--no-check", "together.py")
+    pbs.submit("--pbs", "--nodes", "3", "--spares", "1", "--time", "1h", "--no-check", "--no-zygote", "apart.py")
     pbs.wait_for("works 0", 2)
     pbs.lab.power_off("h2")
     pbs.wait_for("works 1", 2)

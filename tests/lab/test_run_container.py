@@ -110,6 +110,8 @@ class Site:
     def __init__(self, lab: Lab, pbs: PbsSite, folder: Path) -> None:
         self.lab = lab
         self.folder = folder
+        self.is_clear = False
+        """Whether nothing was left when the test looked last; looking at all containers takes a while."""
         self.engines: dict[str, Engine] = {
             "local": PlainEngine(lab, folder, "local"),
             "ssh": PlainEngine(lab, folder, "ssh"),
@@ -121,6 +123,7 @@ class Site:
 
     def start(self, engine: str, ranks: Ranks, *argv: str, args: str = "", **more: Any) -> EngineJob:
         """Start a job in containers."""
+        self.is_clear = False
         # Where ranks see the host's processes, podman needs control groups, which the lab has off.
         more_args = "--cgroups=enabled" if isinstance(self.engines[engine], MpiEngine) else ""
         box = (*BOX, "--container-args", " ".join([*volumes(), more_args, args]))
@@ -143,7 +146,8 @@ class Site:
 
     def clear(self, limit: float = 40) -> None:
         """Wait until no process and no container is left."""
-        wait_until("everything to be gone", lambda: not self.left(), limit, lambda: str(self.left()))
+        wait_until("everything to be gone", lambda: not self.left(), limit, lambda: str(self.left()), every=0.5)
+        self.is_clear = True
 
 
 @pytest.fixture(scope="module")
@@ -170,9 +174,11 @@ def all_engines(lab: Lab, shared: Path) -> Iterator[Site]:
 @pytest.fixture
 def site(all_engines: Site, lab: Lab) -> Iterator[Site]:
     """All engines; after each test nothing may be left."""
+    all_engines.is_clear = False
     yield all_engines
     try:
-        all_engines.clear()
+        if not all_engines.is_clear:
+            all_engines.clear()
     except AssertionError:
         lab.run("h1", ["scancel", "--me"], timeout=30)
         for host in lab.names:
@@ -283,12 +289,12 @@ def test_code_sent_into_containers_runs_there_and_what_it_writes_stays_on_the_ho
 
 
 def test_no_line_is_lost_on_its_way_out_of_a_container(site: Site) -> None:
-    (site.folder / "lines.py").write_text("for number in range(50_000): print(number, 'x' * 40)")
+    (site.folder / "lines.py").write_text("for number in range(10_000): print(number, 'x' * 240)")
     done = site.start("ssh", {"h2": 1, "h3": 1}, "lines.py").wait()
     assert done.code == 0, done.said[-2000:]
     for rank in (0, 1):
-        assert done.log(rank).count(b"\n") == 50_000
-    assert done.out.count("\n") == 100_000
+        assert done.log(rank).count(b"\n") == 10_000
+        assert [int(line.split()[0]) for line in done.lines(rank)] == list(range(10_000))
 
 
 # Prints numbered lines until it is asked to end.
@@ -326,7 +332,7 @@ def test_a_container_continues_over_a_new_ssh_connection(site: Site) -> None:
 
 
 def test_a_rank_that_fails_in_a_container_is_named_and_ends_the_others(site: Site) -> None:
-    done = site.start("ssh", {"h1": 1, "h2": 1, "h3": 1}, "fail.py", "exit3").wait()
+    done = site.start("ssh", {"h2": 2, "h3": 1}, "fail.py", "exit3").wait()
     assert done.code == 3, done.said
     assert "rank 2 on h3 failed first" in done.err
 
@@ -401,7 +407,7 @@ def test_no_container_outlives_its_job(site: Site, engine: str, end: Callable[[S
 def test_no_container_is_left_by_a_job_that_ends_while_it_starts(
     site: Site, engine: str, end: Callable[[Site, EngineJob], None], program: str
 ) -> None:
-    job = site.start(engine, {"h2": 1, "h3": 1}, "--grace", "1", "stubborn.py")
+    job = site.start(engine, {"h2": 1}, "--grace", "1", "stubborn.py")
     wait_until(
         "the beginning of a container",
         lambda: any(line.startswith(program) for _, line in site.lab.processes("h2")),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -128,12 +129,24 @@ def test_a_pod_waits_for_the_first_one_and_says_what_it_waits_for(lab: Lab, fold
         assert [done.code for done in pods.start(0).ends()] == [0, 0], pods.said
 
 
+# A Python whose agent gives up after 3 s and not after 120 s: pods wait for each other that long.
+HASTY = f"""\
+#!/bin/sh
+MUSTER_DIAL=$(printf %s "$MUSTER_DIAL" | sed 's/"limit": 120.0,/"limit": 3.0,/') || exit
+export MUSTER_DIAL
+exec {sys.executable} "$@"
+"""
+
+
 def test_a_pod_with_another_secret_is_not_let_in_and_runs_nothing(lab: Lab, folder: Path):
+    (folder / "hasty").write_text(HASTY)
+    (folder / "hasty").chmod(0o755)
     with Pods(lab, folder, "--nproc", "1", "train.py", "end", "flag") as pods:
         pods.start(0)
         pods._env["MUSTER_TOKEN"] = TOKEN[::-1]
+        pods._argv = ("--python", str(folder / "hasty"), *pods._argv)
         stranger = pods.start(1).started[1]
-        done = stranger.wait(patience(200))
+        done = stranger.wait(patience(60))
         assert done.code == 119, pods.said
         assert "certificate verify failed" in done.err
         assert pods.started[0].out == ""

@@ -33,7 +33,7 @@ def stop(engine: SlurmEngine, shared: Path) -> Iterator[Path]:
     yield stop
     stop.touch()
     engine.lab.heal("h2")
-    wait_until("the end of everything", lambda: not engine.left(), 60, lambda: str(engine.left()))
+    wait_until("the end of everything", lambda: not engine.left(), 60, lambda: str(engine.left()), every=0.4)
 
 
 def start(engine: SlurmEngine, stop: Path, *options: str) -> EngineJob:
@@ -89,6 +89,7 @@ def test_agents_that_are_refused_by_their_controllers_port_end_at_once(engine: S
         "the end of the ranks",
         lambda: not any("lines.py" in line for lines in engine.left().values() for line in lines),
         20,
+        every=0.4,
     )
 
 

@@ -11,16 +11,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import EngineJob, PbsEngine
+from engine_jobs import EngineJob, Env, PbsEngine
 from engine_promises import (
-    ONE_EACH,
     Promises,
     check_refusal,
-    environments,
     gone,
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
     start_stubborn,
+)
+from engine_witness import (
+    ONE_EACH,
+    Witness,
+    environments,
+    uneven,  # noqa: F401
+    witness,  # noqa: F401
 )
 from launching import MUSTER, Done, run_in
 from pbs import PbsSite
@@ -44,7 +49,36 @@ def lab(shared: Path) -> Iterator[Lab]:
 @pytest.fixture(scope="module")
 def engine(lab: Lab, shared: Path) -> Iterator[PbsEngine]:
     with PbsSite(lab, shared, kill_delay=10.0) as site:  # the default: time for `muster run` to report its end
+        # The login shell above a script gets the signals of qsig too, and with it the job would end.
+        (site.home / ".bash_profile").write_text("trap : USR2\n")
         yield PbsEngine(lab, shared, site)
+
+
+@pytest.fixture(scope="module")
+def witness_env() -> Env:
+    """What a job script exports. The ranks see all GPUs that PBS gave them: none."""
+    return {"OF_MY_SCRIPT": "a = b; 'c'", "PYTHONPATH": "/mine", "CUDA_VISIBLE_DEVICES": None}
+
+
+@pytest.fixture(scope="module")
+def disturb(engine: PbsEngine) -> Callable[[EngineJob], None]:
+    """A stranger knocks at the port of the controller, and the job gets a hangup and another signal by qsig."""
+
+    def disturb(job: EngineJob) -> None:
+        (order,) = job.state.glob("muster/jobs/*/order.json")
+        port = json.loads(order.read_text())["port"]
+        knock = (
+            "import socket, sys\n"
+            "for words in (b'', b'GET / HTTP/1.0\\r\\n\\r\\n', bytes(range(256)) * 40, b'\\x16\\x03\\x01\\x02'):\n"
+            f"    with socket.create_connection(('h1', {port}), timeout=5) as s: s.sendall(words)\n"
+        )
+        assert engine.lab.run("h3", [sys.executable, "-c", knock], timeout=20).returncode == 0
+        for name in ("HUP", "USR2"):
+            assert engine.site.run("h1", ["qsig", "-s", name, job.id]).returncode == 0
+        job.wait_for("heard SIGUSR2", 3)
+        time.sleep(0.7)  # for a second one, which must not come, and for what the hangup could end
+
+    return disturb
 
 
 class TestEveryEngine(Promises):
@@ -61,9 +95,8 @@ class TestEveryEngine(Promises):
         ("select=1:ncpus=2:ngpus=2:host=h1+1:ngpus=1:host=h2", "-H h1:[1],h2", {"h1": ["1"], "h2": [None]}),
         ("select=1:ncpus=2:ngpus=2:host=h1+1:ngpus=1:host=h2", "--nproc 1", {"h1": [None], "h2": [None]}),
         ("select=1:ncpus=4:ngpus=1:mpiprocs=4:host=h1", "", {"h1": [None]}),
-        ("select=2:ncpus=1:mpiprocs=1", "", {"h1": [None], "h2": [None]}),
     ],
-    ids=["unequal", "chosen", "nproc", "more lines than GPUs", "none asked for"],
+    ids=["unequal", "chosen", "nproc", "more lines than GPUs"],
 )
 def test_the_gpus_that_pbs_gives_are_the_ranks(
     engine: PbsEngine, request_: str, argv: str, gpus: dict[str, list[str | None]]
@@ -95,14 +128,17 @@ def test_packed_chunks_are_ranks_on_one_host(engine: PbsEngine) -> None:
     assert [env["host"] for env in environments(done)] == ["h1"] * 3, done.said
 
 
-def test_the_ranks_of_a_host_share_the_cpus_that_pbs_gave(engine: PbsEngine) -> None:
-    request = ("-l", "select=1:ncpus=2:mpiprocs=2:host=h1+1:ncpus=1:mpiprocs=1:host=h2", "-l", "place=scatter")
-    done = engine.run({}, "--no-zygote", "who.py", request=request)
-    assert [env["OMP_NUM_THREADS"] for env in environments(done)] == ["1", "1", "1"]
+def test_the_ranks_of_a_host_share_the_cpus_that_pbs_gave(uneven: EngineJob) -> None:  # noqa: F811
+    assert [env["OMP_NUM_THREADS"] for env in environments(uneven.wait())] == ["1", "1", "1"]
 
 
-def test_what_the_job_script_exports_reaches_the_ranks_of_every_host(engine: PbsEngine) -> None:
-    envs = environments(engine.run(ONE_EACH, "--no-zygote", "who.py", OF_MY_SCRIPT="a = b; 'c'", PYTHONPATH="/mine"))
+def test_without_a_request_for_gpus_each_line_is_a_rank_without_one(witness: Witness) -> None:  # noqa: F811
+    envs = environments(witness.done, 130)
+    assert [(env["host"], env.get("CUDA_VISIBLE_DEVICES")) for env in envs] == [(host, None) for host in ONE_EACH]
+
+
+def test_what_the_job_script_exports_reaches_the_ranks_of_every_host(witness: Witness) -> None:  # noqa: F811
+    envs = environments(witness.done, 130)
     assert [(env["OF_MY_SCRIPT"], env["PYTHONPATH"]) for env in envs] == [("a = b; 'c'", "/mine")] * 3
     assert len({env["PATH"] for env in envs}) == 1
     assert [env["PBS_NODENUM"] for env in envs] == ["0", "1", "2"], "that is about a host"
@@ -115,11 +151,9 @@ def test_the_sums_of_gadi_are_shared_out(engine: PbsEngine) -> None:
     assert [env["host"] for env in environments(done)] == ["h1", "h2"], done.said
 
 
-def test_the_job_ends_with_the_code_of_its_script(engine: PbsEngine) -> None:
-    job = engine.start(ONE_EACH, "--no-zygote", "--grace", "0", "fail.py", "exit3")
-    assert job.wait().code == 3
-    assert engine.site.job(job.id).wait() == 3
-    assert engine.site.job(job.id).output == "", "nothing of it is lost in the file that comes at the end"
+def test_nothing_of_a_run_is_left_for_the_file_that_comes_at_the_end(engine: PbsEngine, witness: Witness) -> None:  # noqa: F811
+    assert engine.exit_code(witness.job) == 130
+    assert engine.site.job(witness.job.id).output == ""
 
 
 def test_agents_by_ssh_belong_to_the_job(engine: PbsEngine) -> None:
@@ -138,21 +172,15 @@ def test_a_rank_that_fails_under_agents_by_ssh_is_reported(engine: PbsEngine) ->
     assert "rank 2 on h3 failed first" in done.err
 
 
-def test_a_stranger_at_the_port_does_not_disturb_the_job(engine: PbsEngine, shared: Path) -> None:
-    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "stranger.flag")
-    job.wait_for("up", 3)
-    (order,) = job.state.glob("muster/jobs/*/order.json")
-    port = json.loads(order.read_text())["port"]
-    knock = (
-        "import socket, sys\n"
-        "for words in (b'', b'GET / HTTP/1.0\\r\\n\\r\\n', bytes(range(256)) * 40, b'\\x16\\x03\\x01\\x02'):\n"
-        f"    with socket.create_connection(('h1', {port}), timeout=5) as s: s.sendall(words)\n"
-    )
-    assert engine.lab.run("h3", [sys.executable, "-c", knock], timeout=20).returncode == 0
-    (shared / "stranger.flag").touch()
-    done = job.wait()
-    assert done.code == 0, done.said
-    assert not re.search("Traceback|lost|SSL", done.err), done.said
+def test_a_stranger_at_the_port_and_a_hangup_by_qsig_do_not_disturb_the_job(witness: Witness) -> None:  # noqa: F811
+    assert witness.done.code == 130, witness.done.said
+    assert "stopped by Ctrl-C after" in witness.done.err, witness.done.said
+    assert not re.search("Traceback|failed|lost|SSL", witness.done.err), witness.done.said
+
+
+def test_a_signal_by_qsig_reaches_each_rank_once(witness: Witness) -> None:  # noqa: F811
+    heard = [witness.done.lines(rank).count("heard SIGUSR2") for rank in range(3)]
+    assert heard == [1, 1, 1], witness.done.said
 
 
 # --- being ended by PBS ---------------------------------------------------------------------------------------
@@ -191,25 +219,11 @@ def test_the_walltime_is_reported_as_such_and_leaves_nothing(engine: PbsEngine) 
     assert "job killed: walltime" in engine.site.job(job.id).output
 
 
-def test_a_signal_by_qsig_reaches_each_rank_once(engine: PbsEngine, shared: Path) -> None:
-    # The login shell above the script gets it too, and with it the job would end.
-    (engine.site.home / ".bash_profile").write_text("trap : USR1\n")
-    job = engine.start(ONE_EACH, "--no-zygote", "listener.py", "qsig.flag")
-    job.wait_for("up", 3)
-    assert engine.site.run("h1", ["qsig", "-s", "USR1", job.id]).returncode == 0
-    job.wait_for("heard", 3)
-    time.sleep(0.7)  # for a second one, which must not come
-    (shared / "qsig.flag").touch()
-    done = job.wait()
-    assert done.code == 0, done.said
-    assert [len(done.lines(rank)) for rank in range(3)] == [2, 2, 2], done.said
-
-
 # --- being suspended by PBS -----------------------------------------------------------------------------------
 
 BUSY = """
 import os, sys, time
-held = b"x" * (150 << 20)
+held = b"x" * (100 << 20)
 number = 0
 while not os.path.exists(sys.argv[1]):
     print("line", number, flush=True)
@@ -240,10 +254,10 @@ def test_a_suspended_job_stands_still_and_continues(engine: PbsEngine, shared: P
     for job in jobs:
         for host in ONE_EACH:
             job.wait_for(f"[{host}")
-        wait_until("the memory", lambda job=job: used_memory(engine, job) > 3 * 150, 30)
+        wait_until("the memory", lambda job=job: used_memory(engine, job) > 3 * 100, 30, every=0.5)
         assert engine.site.run("h1", ["qsig", "-s", "suspend", job.id]).returncode == 0
     for name in ("tm", "ssh"):
-        wait_until("all to stop", lambda name=name: states(engine, f"busy_{name}.py") == {"T"}, 20)
+        wait_until("all to stop", lambda name=name: states(engine, f"busy_{name}.py") == {"T"}, 20, every=0.4)
     time.sleep(0.5)  # what the controller had read by then
     lines = [job.out.count("\n") for job in jobs]
     time.sleep(5)
@@ -258,17 +272,6 @@ def test_a_suspended_job_stands_still_and_continues(engine: PbsEngine, shared: P
     assert engine.site.run("h1", [MUSTER, "stop"], XDG_STATE_HOME=str(jobs[1].state)).returncode == 0
     done = jobs[1].wait()
     assert re.search(r"^muster: stopped by muster stop after \d+\.\d s$", done.err, re.MULTILINE), "that is no qdel"
-
-
-def test_a_hangup_by_qsig_is_ignored_as_by_any_program_in_a_pbs_job(engine: PbsEngine, shared: Path) -> None:
-    job = engine.start(ONE_EACH, "--no-zygote", "patient.py", "hangup.flag")
-    job.wait_for("up", 3)
-    assert engine.site.run("h1", ["qsig", "-s", "HUP", job.id]).returncode == 0
-    time.sleep(0.5)  # for what it could end
-    (shared / "hangup.flag").touch()
-    done = job.wait(30)
-    assert done.code == 0, done.said
-    assert not re.search("failed|lost|Traceback", done.err), done.said
 
 
 # --- Torque ---------------------------------------------------------------------------------------------------

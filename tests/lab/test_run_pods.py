@@ -166,14 +166,18 @@ def test_the_job_outlives_a_restart_of_the_api_server(pods: Pods) -> None:
         assert_complete(pods.finish(job))
 
 
-@pytest.mark.parametrize("what", ["restart_kubelet", "restart_containerd"])
-def test_the_job_outlives_a_restart_on_a_node(pods: Pods, what: str) -> None:
+def test_the_job_outlives_restarts_of_kubelet_and_containerd_on_a_node(pods: Pods) -> None:
     pods.add("train-0", "train-1")
+
+    def execs() -> int:
+        return sum("/exec" in str(each) for each in pods.kube.api.requests)
+
     with pods.lines("--pods", "app=train") as job:
-        execs = sum("/exec" in str(each) for each in pods.kube.api.requests)
-        getattr(pods.kube, what)("train-1")
-        wait_until("another exec", lambda: sum("/exec" in str(each) for each in pods.kube.api.requests) > execs)
-        time.sleep(2)  # longer than an agent behind ssh needs to see that its controller has closed the connection
+        for restart in (pods.kube.restart_kubelet, pods.kube.restart_containerd):
+            before = execs()
+            restart("train-1")
+            wait_until("another exec", lambda before=before: execs() > before)
+            time.sleep(2)  # longer than an agent behind ssh needs to see that its controller has closed the connection
         assert_complete(pods.finish(job))
 
 

@@ -9,17 +9,23 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_jobs import NEEDS_SLURM, EngineJob, SlurmEngine
+from engine_jobs import NEEDS_SLURM, EngineJob, Env, SlurmEngine
 from engine_promises import (
-    ONE_EACH,
     Promises,
-    environments,
     gone,
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
     start_stubborn,
 )
-from launching import MUSTER
+from engine_witness import (
+    ONE_EACH,
+    Witness,
+    disturb,  # noqa: F401
+    environments,
+    uneven,  # noqa: F401
+    witness,  # noqa: F401
+)
+from launching import MUSTER, Done
 from waiting import wait_until
 
 from muster.lab import Lab
@@ -70,6 +76,12 @@ def over_time(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlurmE
         yield engine, job
 
 
+@pytest.fixture(scope="module")
+def witness_env() -> Env:
+    """The ranks see all GPUs that Slurm gave them: none."""
+    return {"CUDA_VISIBLE_DEVICES": None}
+
+
 class TestEveryEngine(Promises):
     """What holds on every engine."""
 
@@ -82,49 +94,64 @@ def slurm_ids(env: dict[str, str]) -> list[str]:
 # --- what Slurm gives -----------------------------------------------------------------------------------------
 
 
-def test_a_rank_finds_the_variables_of_a_task_of_srun(engine: SlurmEngine) -> None:
-    envs = environments(engine.run({"h1": 2, "h2": 1}, "--no-zygote", "who.py"))
+def test_a_rank_finds_the_variables_of_a_task_of_srun(uneven: EngineJob) -> None:  # noqa: F811
+    envs = environments(uneven.wait())
     assert [slurm_ids(env) for env in envs] == [
         ["0", "0", "0", "3", "3", "3", "2,1"],
         ["1", "1", "0", "3", "3", "3", "2,1"],
         ["2", "0", "1", "3", "3", "3", "2,1"],
     ]
-    assert {env["SLURM_JOB_ID"] for env in envs} == {engine.shell("scontrol show job -o | tail -1").split()[0][6:]}
+    assert {env["SLURM_JOB_ID"] for env in envs} == {uneven.id}
+
+
+def gpus_of(envs: list[dict[str, str]]) -> dict[str, list[str | None]]:
+    """CUDA_VISIBLE_DEVICES of the ranks of each host."""
+    found: dict[str, list[str | None]] = {}
+    for env in envs:
+        found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
+    return found
 
 
 @pytest.mark.parametrize(
-    ("request_", "argv", "gpus"),
+    ("request_", "gpus"),
     [
-        ("-N1 -w h1 --gpus-per-node=2", "", {"h1": ["0,1", "0,1"]}),
-        ("-N2 -w h1,h2 --gpus-per-node=1", "", {"h1": ["0"], "h2": ["0"]}),
-        ("-N2 -w h1,h2 --gpus=3", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
-        ("-N2 -w h1,h2 --gpus=3", "-H h1:[1],h2", {"h1": ["1"], "h2": ["0"]}),
-        ("-N2 -w h1,h2 --gpus=3", "-H h1:1", {"h1": ["0,1"]}),
-        ("-N2 -w h1,h2 --gpus=3 -n4", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
-        ("-N2 -w h1,h2 --gpus-per-task=1 -n3", "", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
-        ("-N2 -w h1,h2 --gres=gpu:1", "", {"h1": ["0"], "h2": ["0"]}),
-        ("-N3 -n3", "", {"h1": [None], "h2": [None], "h3": [None]}),
+        ("-N1 -w h1 --gpus-per-node=2", {"h1": ["0,1", "0,1"]}),
+        ("-N2 -w h1,h2 --gpus-per-node=1", {"h1": ["0"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus=3 -n4", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gpus-per-task=1 -n3", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+        ("-N2 -w h1,h2 --gres=gpu:1", {"h1": ["0"], "h2": ["0"]}),
     ],
-    ids=[
-        "all",
-        "one each",
-        "unequal",
-        "chosen",
-        "one rank",
-        "more tasks than GPUs",
-        "by task",
-        "gres",
-        "none asked for",
-    ],
+    ids=["all", "one each", "more tasks than GPUs", "by task", "gres"],
 )
 def test_the_gpus_that_slurm_gives_are_the_ranks(
-    engine: SlurmEngine, request_: str, argv: str, gpus: dict[str, list[str | None]]
+    engine: SlurmEngine, request_: str, gpus: dict[str, list[str | None]]
 ) -> None:
-    done = engine.run({}, "--no-zygote", *argv.split(), "who.py", request=request_.split(), CUDA_VISIBLE_DEVICES=None)
-    found: dict[str, list[str | None]] = {}
-    for env in environments(done):
-        found.setdefault(env["host"], []).append(env.get("CUDA_VISIBLE_DEVICES"))
-    assert found == gpus, done.said
+    done = engine.run({}, "--no-zygote", "who.py", request=request_.split(), CUDA_VISIBLE_DEVICES=None)
+    assert gpus_of(environments(done)) == gpus, done.said
+
+
+def test_without_a_request_for_gpus_each_task_is_a_rank_without_one(witness: Witness) -> None:  # noqa: F811
+    assert gpus_of(environments(witness.done, 130)) == {"h1": [None], "h2": [None], "h3": [None]}
+
+
+RUNS = {
+    "unequal": ("", {"h1": ["0,1", "0,1"], "h2": ["0"]}),
+    "chosen": ("-H h1:[1],h2", {"h1": ["1"], "h2": ["0"]}),
+    "one rank": ("-H h1:1", {"h1": ["0,1"]}),
+}
+
+
+def test_several_runs_in_one_allocation_choose_their_gpus_at_once_and_one_after_the_other(
+    engine: SlurmEngine, shared: Path
+) -> None:
+    unequal, chosen, one = (
+        f"{MUSTER} run --no-zygote {options} who.py > '{name}.out'" for name, (options, _) in RUNS.items()
+    )
+    (shared / "runs.sh").write_text(f"cd {shared}; {unequal} & {chosen} & wait; {one}\n")
+    engine.shell(f"salloc --quiet -N2 -wh1,h2 --gpus=3 env XDG_STATE_HOME={shared}/runs sh {shared}/runs.sh 2>&1")
+    for name, (_, gpus) in RUNS.items():
+        done = Done(code=0, out=(shared / f"{name}.out").read_text(), err="", state=shared / "runs")
+        assert gpus_of(environments(done)) == gpus, name
 
 
 def test_a_gpu_that_another_job_has_is_not_ours(engine: SlurmEngine, shared: Path) -> None:
@@ -163,19 +190,9 @@ def test_a_batch_job_ends_with_the_code_of_its_script(engine: SlurmEngine) -> No
     wait_until("the end of the job", lambda: engine.state(job.id) == "FAILED 3:0", 30, lambda: engine.state(job.id))
 
 
-def test_several_runs_in_one_allocation_at_once_and_one_after_the_other(engine: SlurmEngine, shared: Path) -> None:
-    line = f"{MUSTER} run --quiet --no-zygote --nproc 1 who.py"
-    (shared / "twice.sh").write_text(f"cd {shared}; {line} > a & {line} > b & wait; {line} > c\n")
-    engine.shell(f"salloc --quiet -N2 env XDG_STATE_HOME={shared}/twice CUDA_VISIBLE_DEVICES= sh {shared}/twice.sh")
-    assert [len((shared / name).read_text().splitlines()) for name in "abc"] == [2, 2, 2]
-
-
-def test_a_controller_outside_the_hosts_of_its_allocation(engine: SlurmEngine) -> None:
-    envs = environments(engine.run({"h2": 1, "h3": 1}, "--no-zygote", "who.py"))
-    assert [(env["host"], env["MASTER_ADDR"]) for env in envs] == [(h, engine.lab.address("h2")) for h in ("h2", "h3")]
-
-
-def test_what_was_asked_of_the_jobs_own_tasks_does_not_disturb_the_agents(engine: SlurmEngine, shared: Path) -> None:
+def test_a_controller_outside_its_hosts_and_what_was_asked_of_the_jobs_own_tasks_do_not_disturb_the_agents(
+    engine: SlurmEngine,
+) -> None:
     # As sbatch --export=NONE and others leave it in the environment.
     asked = {
         "SLURM_EXPORT_ENV": "NONE",
@@ -188,9 +205,12 @@ def test_what_was_asked_of_the_jobs_own_tasks_does_not_disturb_the_agents(engine
         "SLURM_NTASKS_PER_NODE": "2",
         "SLURM_WAIT": "1",
     }
-    done = engine.run({"h1": 2, "h2": 1}, "--no-zygote", "--grace", "1", "patient.py", "who.py", **asked)
-    assert done.code == 0, done.said
+    done = engine.run({"h2": 2, "h3": 1}, "--no-zygote", "who.py", **asked)
     assert "[srun]" not in done.err, done.said
+    place = engine.lab.address("h2")
+    assert [(env["host"], env["MASTER_ADDR"]) for env in environments(done)] == [
+        (host, place) for host in ("h2", "h2", "h3")
+    ]
 
 
 def test_a_failed_attempt_is_followed_by_another(engine: SlurmEngine, shared: Path) -> None:
@@ -276,18 +296,26 @@ def test_scancel_of_a_batch_job_is_reported_as_such_although_its_shell_dies_firs
     )
 
 
-@pytest.mark.parametrize("how", ["", "--batch", "--full"], ids=["steps", "batch script", "both"])
-def test_a_signal_by_scancel_reaches_each_rank_once(engine: SlurmEngine, shared: Path, how: str) -> None:
-    flag = f"heard{how}.flag"
+@pytest.mark.parametrize(
+    "signals",
+    # One run hears several signals only of different kinds: for a while, the same one counts as its echo.
+    [{"USR1": "", "USR2": "--batch"}, {"USR1": "--full"}],
+    ids=["steps, then batch script", "both"],
+)
+def test_a_signal_by_scancel_reaches_each_rank_once(engine: SlurmEngine, shared: Path, signals: dict[str, str]) -> None:
+    flag = f"heard-{len(signals)}.flag"
     job = engine.batch(ONE_EACH, "--no-zygote", "listener.py", flag, bare=True)
     job.wait_for("up", 3)
-    engine.shell(f"scancel {how} --signal=USR1 {job.id}")
-    job.wait_for("heard SIGUSR1", 3)
+    for name, how in signals.items():
+        engine.shell(f"scancel {how} --signal={name} {job.id}")
+        job.wait_for(f"heard SIG{name}", 3)
     time.sleep(0.5)  # for a second one, which must not come
     (shared / flag).touch()
-    wait_until("its end", lambda: engine.state(job.id) == "COMPLETED 0:0", 60, lambda: job.said)
-    assert job.out.count("heard SIGUSR1") == 3, job.said
-    assert re.search("the ranks on h. received SIGUSR1 from Slurm|SIGUSR1: forwarded to all ranks", job.err), job.said
+    wait_until("its end", lambda: engine.state(job.id) == "COMPLETED 0:0", 60, lambda: job.said, every=0.4)
+    for name in signals:
+        assert job.out.count(f"heard SIG{name}") == 3, job.said
+        forwarded = f"the ranks on h. received SIG{name} from Slurm|SIG{name}: forwarded to all ranks"
+        assert re.search(forwarded, job.err), job.said
 
 
 def test_ranks_that_end_in_good_order_when_slurm_ends_the_job_are_reported_as_such(engine: SlurmEngine) -> None:

@@ -12,11 +12,11 @@ import pytest
 from engine_jobs import NEEDS_SLURM, SlurmEngine
 from engine_promises import (
     check_refusal,
-    environments,
     gone,
     nothing_left,  # noqa: F401
     scripts,  # noqa: F401
 )
+from engine_witness import environments
 from hostile_modules import write_hostile_modules
 from launching import MUSTER, PLAIN, Done, HostJob, run_in
 from waiting import ending, wait_until

@@ -66,7 +66,7 @@ class Laptop:
             conditions = self.job().get("status", {}).get("conditions", [])
             return next((each["type"] for each in conditions if each["type"] in ("Complete", "Failed")), None)
 
-        return wait_until("the end of the Job", over, patience(60), lambda: json.dumps(self.job()), interval=0.5)
+        return wait_until("the end of the Job", over, patience(60), lambda: json.dumps(self.job()), every=0.5)
 
     def pods(self) -> list[Any]:
         """Its pods, by index."""
@@ -80,7 +80,7 @@ class Laptop:
 
     def wait_for_status(self, pattern: str) -> None:
         """Until `muster ps` shows this."""
-        wait_until(pattern, lambda: re.search(pattern, self.status()), patience(60), self.status, interval=0.5)
+        wait_until(pattern, lambda: re.search(pattern, self.status()), patience(60), self.status, every=0.5)
 
 
 @pytest.fixture

@@ -18,14 +18,15 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # prints an error and exits with 1 when that child is killed. A shell prints "Killed", hence the /dev/null.
 FORK = 'exec 4>&2 2>/dev/null; "$@" 2>&4 4>&-; exit $?'
 
-# Process 1 of the container, in fresh namespaces: makes its mounts, says "ready" on descriptor 3, becomes the command.
+# Process 1 of the container, in fresh namespaces: makes its mounts, says "ready" on descriptor 3, and becomes the
+# command when descriptor 5 is closed because it was found: a short command might have ended before.
 SETUP = """\
 set -e
 mount -t proc proc /proc
 hostname {hostname}
 {mounts}
 echo ready >&3
-exec 3>&-
+read -r <&5 || exec 3>&- 5<&-
 exec "$@"
 """
 
@@ -64,10 +65,11 @@ class Container:
     async def start(self) -> None:
         """Start it; when this returns, its command runs."""
         ready, report = os.pipe()
+        found, find = os.pipe()
         argv = [
             *self.lab.enter_argv(self.host),
             *("unshare", "--mount", "--uts", "--pid", "bash", "-c", FORK, "bash"),
-            *("bash", "-c", f"exec 3>&{report} {report}>&-; " + self._setup(), "bash"),
+            *("bash", "-c", f"exec 3>&{report} {report}>&- 5<&{found} {found}<&-; {self._setup()}", "bash"),
             *self._wrapped(self.spec.command),
         ]
         try:
@@ -76,16 +78,20 @@ class Container:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(report,),
+                pass_fds=(report, found),
                 start_new_session=True,
             )
         finally:
             os.close(report)
-        said = await asyncio.get_running_loop().run_in_executor(None, _read_line, ready)
-        if not said:
-            message = (await self._process.communicate())[0].decode(errors="replace")
-            raise RuntimeError(f"container {self.spec.name} on {self.host} did not start: {message}")
-        self.init = _innermost_child(self._process.pid)
+            os.close(found)
+        try:
+            said = await asyncio.get_running_loop().run_in_executor(None, _read_line, ready)
+            if not said:
+                message = (await self._process.communicate())[0].decode(errors="replace")
+                raise RuntimeError(f"container {self.spec.name} on {self.host} did not start: {message}")
+            self.init = _innermost_child(self._process.pid)
+        finally:
+            os.close(find)
 
     def _setup(self) -> str:
         mounts = [f"mount -t tmpfs -o size={self.spec.shm},mode=1777 shm /dev/shm", *self.spec.mounts]
