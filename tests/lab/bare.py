@@ -33,7 +33,16 @@ IMAGES = r"images/s: .* end to end .*"
 RECIPES = {
     "ddp": Tried(prints=tuple(rf"epoch {epoch}: loss \d\.\d{{3}}" for epoch in range(3))),
     "gpt": Tried(
-        arguments=("--layers=1", "--heads=1", "--width=8", "--context=64", "--batch=1200", "--epochs=1"),
+        # A short text that every host has.
+        arguments=(
+            f"--data={__file__}",
+            "--layers=1",
+            "--heads=1",
+            "--width=8",
+            "--context=64",
+            "--batch=32",
+            "--epochs=1",
+        ),
         prints=(
             r".* M parameters, [\d,]+ tokens; ddp, adamw; WORLD ranks?; from step 0",
             r"step \d+: validation loss \d.*",
@@ -42,9 +51,9 @@ RECIPES = {
     "hello": Tried(),
     "message_passing": Tried(),
     "check_config": Tried(),
-    "mnist": Tried(arguments=("--synthetic=300", "--epochs=1", "--batch_size=10"), prints=(ACCURACY, IMAGES)),
+    "mnist": Tried(arguments=("--synthetic=100", "--epochs=1", "--batch_size=10"), prints=(ACCURACY, IMAGES)),
     "mnist_unequal": Tried(
-        arguments=("--synthetic=300", "--epochs=1", "--batch_size=10"),
+        arguments=("--synthetic=100", "--epochs=1", "--batch_size=10"),
         prints=(r"measured shares: \d.*", ACCURACY, IMAGES),
     ),
     "resnet50": Tried(
@@ -102,6 +111,7 @@ with muster.init() as world:
     dist.broadcast_object_list(place)                    # now, so that nobody connects to what is only a placeholder
 names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 values = (world.rank, world.size, world.local_rank, *place)
+kept = []                                                # a DDP model that is freed at once may hang, see farewell.py
 for name, arguments in { ({name: tried.arguments for name, tried in RECIPES.items()})!r}.items():
     sys.argv[1:] = [*given, *arguments]
     os.environ.clear()
@@ -110,7 +120,7 @@ for name, arguments in { ({name: tried.arguments for name, tried in RECIPES.item
         os.chdir(tempfile.mkdtemp())                     # it saves model.pt
         if world.size > 1 and not {{*names}} <= {{*before}}:
             os.environ.update(zip(names, map(str, values)))
-    runpy.run_module(f"muster.recipes.{{name}}", run_name="__main__", alter_sys=True)
+    kept.append(runpy.run_module(f"muster.recipes.{{name}}", run_name="__main__", alter_sys=True))
 """
 
 MESSAGE = r"Rank \d+ (?:sent data to Rank|has received data from rank) \d+\n"
