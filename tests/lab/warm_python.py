@@ -16,6 +16,7 @@ import gc
 import importlib
 import io
 import json
+import multiprocessing
 import os
 import runpy
 import select
@@ -40,7 +41,7 @@ def inherited(number):
 files = [number for number in map(int, os.listdir("/proc/self/fd")) if inherited(number)]
 umask = os.umask(0)
 os.umask(umask)
-request = dict(argv=argv, env=dict(os.environ), cwd=os.getcwd(), umask=umask, files=files,
+request = dict(python=sys.argv[0], argv=argv, env=dict(os.environ), cwd=os.getcwd(), umask=umask, files=files,
                cpus=list(os.sched_getaffinity(0)))
 body = json.dumps(request).encode()
 server = socket.socket(socket.AF_UNIX)
@@ -95,13 +96,15 @@ class WarmPython:
         assert self._process.stdout.readline() == b"ready\n"
 
     def shims(self, folder: Path) -> Path:
-        """A directory with `python` and `python3`, below a folder of the same file system that lab hosts may share."""
+        """A directory with python, python3 and torchrun, in a folder on the same disk, which lab hosts may share."""
         place = folder / "warm"
         if not place.exists():
             place.mkdir()
             (place / "socket").hardlink_to(self._folder / "socket")
-            for name in ("python", "python3"):
-                (place / name).write_text(SHIM.format(python=sys.executable, folder=place))
+            shim = SHIM.format(python=sys.executable, folder=place)
+            torchrun = f'#!/bin/sh\nexec {place}/python3 -m torch.distributed.run "$@"\n'
+            for name, text in (("python", shim), ("python3", shim), ("torchrun", torchrun)):
+                (place / name).write_text(text)
                 (place / name).chmod(0o755)
         return place
 
@@ -170,6 +173,8 @@ def take_over(request: Request, files: list[int]) -> None:
     for file, number in zip(moved, request["files"], strict=True):
         os.dup2(file, number)
         os.close(file)
+    sys.executable = request["python"]  # for the ranks that torchrun starts
+    multiprocessing.set_executable(sys.executable)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
