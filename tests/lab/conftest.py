@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bare import ENV
 from kube import KubeCluster
 from launching import run_here
 from recipes import Interpreter
@@ -52,7 +53,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """The process that has imported torch for all `warm` Pythons."""
-    server = WarmPython(tmp_path_factory.mktemp("warm"))
+    server = WarmPython(tmp_path_factory.mktemp("warm"), ENV)
     yield server
     server.close()
 

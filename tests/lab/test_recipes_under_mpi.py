@@ -14,6 +14,8 @@ from bare import (
     AS_ROOT,
     BIN,
     ENV,
+    LIGHT,
+    LIGHT_RECIPES,
     PLACE,
     Started,
     check_recipes,
@@ -39,17 +41,17 @@ TUNED = ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1", "-mca", "b
 def test_recipes_under_mpirun_with_an_address(cluster, shared, warm):
     argv = ["mpirun", "-np", 4, "-H", "h1:2,h2:2", "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x", "PATH", *TUNED]
     where = {"MASTER_ADDR": "h1", "MASTER_PORT": "29511"}
-    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, ALL_RECIPES), **where, **AS_ROOT)
+    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, LIGHT_RECIPES), **where, **AS_ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI)
+    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI, LIGHT)
     assert "[http://h1:29511]" in done.stdout
 
 
 def test_recipes_under_mpirun_without_an_address(cluster, shared, warm):
     argv = ["mpirun", "-np", 4, "-H", "h1:2,h2:2", "-x", "PATH", *TUNED]
-    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, ALL_RECIPES), **AS_ROOT)
+    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, LIGHT_RECIPES), **AS_ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI)
+    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI, LIGHT)
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
 
 

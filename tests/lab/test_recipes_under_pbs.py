@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare import ALL_RECIPES, PLACE, check_recipes, places, script
+from bare import ALL_RECIPES, LIGHT, LIGHT_RECIPES, PLACE, check_recipes, places, script
 from pbs import PbsSite
 
 from muster.lab import Lab
@@ -68,9 +68,11 @@ def test_recipes_in_a_script_for_gadi(site, shared, warm):
     sums = {"PBS_NCPUS": "8", "PBS_NGPUS": "4", "PBS_NCI_NCPUS_PER_NODE": "4"}
     # The launchers have their own words there: one may leave with the rendezvous while the other still asks it.
     errors = shared / "errors"
-    text = GADI.replace("BIN", str(warm)).replace("SCRIPT", script(shared, ALL_RECIPES)).replace("ERRORS", str(errors))
+    text = (
+        GADI.replace("BIN", str(warm)).replace("SCRIPT", script(shared, LIGHT_RECIPES)).replace("ERRORS", str(errors))
+    )
     job = site.qsub("h1", text, select="2:ncpus=4:mpiprocs=4:ngpus=2", place="scatter", walltime=110, env=sums)
     assert job.wait(115) == 0, job.output + errors.read_text()
     # c10d numbers the hosts as they come.
     first, second = ("h1", "h2") if "hello from [h1:gloo] process 0/4" in job.output else ("h2", "h1")
-    check_recipes(job.output.rstrip("\n"), [first, first, second, second], "torchrun")
+    check_recipes(job.output.rstrip("\n"), [first, first, second, second], "torchrun", LIGHT)

@@ -8,7 +8,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from bare import ALL_RECIPES, AS_ROOT, ENV, PLACE, Started, check_recipes, of_the_ddp_guide, places, run_on, script
+from bare import (
+    ALL_RECIPES,
+    AS_ROOT,
+    ENV,
+    LIGHT,
+    LIGHT_RECIPES,
+    PLACE,
+    Started,
+    check_recipes,
+    of_the_ddp_guide,
+    places,
+    run_on,
+    script,
+)
 from waiting import wait_until
 
 from muster.lab import Lab
@@ -59,7 +72,7 @@ srun bash -c 'python3 -m torch.distributed.launch --nnodes=2 --node-rank=$SLURM_
 def test_recipes_run_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, shared, warm):
     # The launchers have their own words there: one may leave with the store while the other still asks it.
     output, errors = shared / "batch.out", shared / "batch.err"
-    batch = script(shared, BATCH % (output, errors, warm, script(shared, ALL_RECIPES)), "batch.sh")
+    batch = script(shared, BATCH % (output, errors, warm, script(shared, LIGHT_RECIPES)), "batch.sh")
     submitted = run_on(slurm, "h1", "sbatch", "--parsable", batch)
     assert submitted.returncode == 0, submitted
     job = submitted.stdout.strip()
@@ -72,15 +85,15 @@ def test_recipes_run_under_a_torch_launcher_on_each_host_of_a_batch_job(slurm, s
     state = wait_until("the end of the job", end_state, 110)
     out = output.read_text()
     assert state == "COMPLETED", out + errors.read_text()
-    check_recipes(out, ["h1", "h1", "h2", "h2"], "torch.distributed.launch")
+    check_recipes(out, ["h1", "h1", "h2", "h2"], "torch.distributed.launch", LIGHT)
     assert f"[http://h1:{10000 + int(job)}]" in out
 
 
 def test_recipes_run_under_mpirun_inside_an_allocation(slurm, shared, warm):
     argv = ["salloc", "--quiet", "--nodes=2", "--ntasks-per-node=2", "mpirun", "-x", "PATH"]
-    done = run_on(slurm, "h1", *argv, warm / "python3", script(shared, ALL_RECIPES), **AS_ROOT)
+    done = run_on(slurm, "h1", *argv, warm / "python3", script(shared, LIGHT_RECIPES), **AS_ROOT)
     assert done.returncode == 0, done.stderr
-    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "mpirun (Open MPI)")
+    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "mpirun (Open MPI)", LIGHT)
     # The trap: variables that srun set for mpirun's daemons are in the ranks too.
     assert "SLURM_STEP_NUM_TASKS" in done.stdout
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from bare import ALL_RECIPES, ENV, PLACE, Started, check_recipes, places, reserved_port, script
+from bare import BIN, ENV, LIGHT, LIGHT_RECIPES, PLACE, Started, check_recipes, places, reserved_port, script
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -34,7 +34,7 @@ os.dup2(os.open(os.path.dirname(__file__) + "/stderr-" + os.environ["RANK"], os.
 def test_recipes_run_on_two_hosts(cluster, shared, warm, launcher):
     port = 29521 + list(LAUNCHERS).index(launcher)
     where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=h1", f"--master-port={port}"]
-    path = script(shared, QUIET_RANKS + ALL_RECIPES)
+    path = script(shared, QUIET_RANKS + LIGHT_RECIPES)
     program, *arguments = LAUNCHERS[launcher]
     agents = [
         Started(cluster, host, [warm / program, *arguments, *where, f"--node-rank={i}", path])
@@ -44,27 +44,24 @@ def test_recipes_run_on_two_hosts(cluster, shared, warm, launcher):
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     said = {path.name: path.read_text() for path in shared.glob("stderr-*")}
     assert said == {f"stderr-{rank}": "" for rank in range(4)}
-    check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher)
+    check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher, LIGHT)
 
 
-@pytest.mark.lab
-@needs_root
-def test_torchrun_starts_ranks_on_two_hosts(cluster, shared):
-    # All of it as it is installed, without a warm Python.
-    argv = ["torchrun", "--nnodes=2", "--master-addr=h1", "--master-port=29523"]
-    path = script(shared, PLACE, "place.py")
-    agents = [Started(cluster, host, [*argv, f"--node-rank={i}", path]) for i, host in enumerate(("h1", "h2"))]
-    first, second = (agent.end(220) for agent in agents)
-    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
-    assert sorted((first.stdout + second.stdout).splitlines()) == places("torchrun", ["h1", "h2"])
+def test_torchrun_as_it_is_installed_starts_two_ranks(tmp_path):
+    # The launcher and the ranks are a Python that is not warm.
+    argv = [f"{BIN}/torchrun", "--standalone", "--nproc-per-node=2", script(tmp_path, PLACE)]
+    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=170)
+    assert (done.returncode, done.stderr) == (0, "")
+    here = socket.gethostname()
+    assert sorted(done.stdout.splitlines()) == places("torchrun", [here, here])
 
 
 def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_path, warm):
     # torch.distributed.launch before torch 1.9: no LOCAL_RANK, and `--local_rank` with an underscore.
     with reserved_port() as port:
-        zero, one = run_with_local_rank(warm, script(tmp_path, ALL_RECIPES), port)
+        zero, one = run_with_local_rank(warm, script(tmp_path, LIGHT_RECIPES), port)
     here = socket.gethostname()
-    check_recipes(one + zero, [here, here], "torch.distributed.launch")
+    check_recipes(one + zero, [here, here], "torch.distributed.launch", LIGHT)
 
 
 def run_with_local_rank(warm: Path, path: str, port: int) -> tuple[str, str]:

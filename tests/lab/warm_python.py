@@ -25,6 +25,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +85,13 @@ Request = dict[str, Any]
 
 
 class WarmPython:
-    """The server, which ends with the process that started it; `folder` is for its socket."""
+    """The server, which ends with the process that started it.
 
-    def __init__(self, folder: Path) -> None:
+    `folder` is for its socket, `env` its environment: torch reads some variables when it is imported.
+    """
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
-        # As in `bare.ENV`: torch reads these variables when it is imported.
-        env = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
         argv, pipe = [sys.executable, __file__, str(folder)], subprocess.PIPE
         self._process = subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, start_new_session=True)
         assert self._process.stdout is not None
@@ -190,6 +192,7 @@ def run(argv: list[str]) -> dict[str, Any]:
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
     if argv[0] == "-m":
         sys.path[0], sys.argv = os.getcwd(), argv[1:]
+        sys.modules.pop(argv[1], None)  # preloaded; runpy warns about it
         return runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
     if argv[0] == "-c":
         sys.path[0], sys.argv = "", ["-c", *argv[2:]]
