@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from bare import ALL_RECIPES, ENV, RECIPES, check_recipes, reserved_port, script
+from bare import ALL_RECIPES, ENV, PLACE, RECIPES, check_recipes, places, reserved_port, script
 from launching import run_here
 from waiting import ending
 
@@ -96,11 +96,22 @@ def test_recipes_run_under_mpirun(tmp_path, warm):
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
 
 
+WORKERS = {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"}
+
+
+def test_ranks_of_mp_spawn_meet_without_an_address(tmp_path):
+    # They are a Python that is not warm.
+    done = run(sys.executable, script(tmp_path, SPAWN), script(tmp_path, PLACE, "work.py"))
+    assert (done.returncode, done.stderr) == (0, "")
+    here = socket.gethostname()
+    assert sorted(done.stdout.splitlines()) == sorted([*WORKERS, *places("environment", [here, here])])
+
+
 def test_recipes_under_mp_spawn_meet_without_an_address(tmp_path, warm):
     work = script(tmp_path, ALL_RECIPES, "work.py")
     done = run(warm / "python3", script(tmp_path, SPAWN), work)
     assert (done.returncode, done.stderr) == (0, "")
-    assert {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"} <= set(done.stdout.splitlines())
+    assert set(done.stdout.splitlines()) >= WORKERS
     check_here(done.stdout, 2, "environment")
 
 
@@ -246,7 +257,7 @@ def test_a_taken_port_is_named(tmp_path, warm):
     assert done.stderr == ""
 
 
-PLACE = """
+LOCAL = """
 import muster
 with muster.init(timeout=30) as world:
     print(world.rank, world.local_rank, world.local_size)
@@ -255,13 +266,13 @@ with muster.init(timeout=30) as world:
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
-def test_local_ranks_over_two_hosts_are_found_without_variables(tmp_path):
-    path = script(tmp_path, PLACE)
-    with Lab(2, bind=(str(tmp_path),)) as lab:
+def test_local_ranks_over_two_hosts_are_found_without_variables(shared, warm):
+    path = script(shared, LOCAL)
+    with Lab(2, bind=(shared,)) as lab:
         ranks = [
             lab.popen(
                 host,
-                [sys.executable, str(path)],
+                [str(warm / "python3"), path],
                 env={
                     **ENV,
                     "RANK": str(rank),

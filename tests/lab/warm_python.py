@@ -112,7 +112,10 @@ class WarmPython:
 
     def close(self) -> None:
         """End the server; commands that still run end with their shims."""
-        self._process.communicate(timeout=60)
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait(60)
 
 
 def serve(folder: str) -> list[str]:
