@@ -40,8 +40,7 @@ def inherited(number):
     except OSError:  # that of the listing
         return False
 files = [number for number in map(int, os.listdir("/proc/self/fd")) if inherited(number)]
-umask = os.umask(0)
-os.umask(umask)
+os.umask(umask := os.umask(0))
 request = dict(python=sys.argv[0], argv=argv, env=dict(os.environ), cwd=os.getcwd(), umask=umask, files=files,
                cpus=list(os.sched_getaffinity(0)))
 body = json.dumps(request).encode()
@@ -66,14 +65,7 @@ os._exit(code)
 """
 
 # What the recipes, torchrun and mp.spawn import of others, at once or later (an optimizer imports torch._dynamo).
-PRELOADED = (
-    "torch.distributed.fsdp",
-    "torch.distributed.run",
-    "torch.distributed.checkpoint",
-    "torch.multiprocessing.spawn",
-    "torch.nn.parallel",
-    "torch._dynamo",
-)
+PRELOADED = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.run", "torch._dynamo")
 
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 """Mount, UTS, IPC, PID and network (linux/sched.h)."""
@@ -85,10 +77,7 @@ Request = dict[str, Any]
 
 
 class WarmPython:
-    """The server, which ends with the process that started it.
-
-    `folder` is for its socket, `env` its environment: torch reads some variables when it is imported.
-    """
+    """The server, with a folder for its socket and an environment for torch's import; it ends with who started it."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
