@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from bare import ENV
 from kube import KubeCluster
 from launching import run_here
 from recipes import Interpreter
+from warm_python import WarmPython
 
 from muster.lab import Lab
 
@@ -46,6 +48,20 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     state = tmp_path_factory.mktemp("kept")
     yield state
     run_here(state, "--end", command="keep", state=state)
+
+
+@pytest.fixture(scope="session")
+def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
+    """The process that has imported torch for all `warm` Pythons."""
+    server = WarmPython(tmp_path_factory.mktemp("warm"), ENV)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def warm(warm_server: WarmPython, shared: Path) -> Path:
+    """A directory with a `python3` that starts with torch imported, here and on all lab hosts of the module."""
+    return warm_server.shims(shared)
 
 
 @pytest.fixture(scope="module")

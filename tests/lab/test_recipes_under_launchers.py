@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from bare import ALL_RECIPES, ENV, RECIPES, check_recipes, reserved_port, script
+from bare import ALL_RECIPES, ENV, PLACE, RECIPES, check_recipes, places, reserved_port, script
 from launching import run_here
 from waiting import ending
 
@@ -57,8 +57,8 @@ def test_a_copied_recipe_runs_under_plain_python(tmp_path):
     assert re.fullmatch(r"\[http://127\.0\.0\.1:\d+\] hello from \[.*:gloo\] process 0/1\n", done.stdout)
 
 
-def test_recipes_run_under_plain_python(tmp_path):
-    done = run(sys.executable, script(tmp_path, ALL_RECIPES))
+def test_recipes_run_under_plain_python(tmp_path, warm):
+    done = run(warm / "python3", script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_here(done.stdout, 1, "python")
 
@@ -71,14 +71,14 @@ def test_recipes_run_under_muster_run(tmp_path):
     check_here(re.sub(r"^\[\S+ \d+\] ?", "", done.out, flags=re.MULTILINE), 2, "muster run")
 
 
-def test_recipes_run_under_torchrun(tmp_path):
-    done = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
+def test_recipes_run_under_torchrun(tmp_path, warm):
+    done = run(warm / "torchrun", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_here(done.stdout, 2, "torchrun")
 
 
-def test_recipes_under_torch_distributed_launch(tmp_path):
-    done = run(sys.executable, "-m", "torch.distributed.launch", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
+def test_recipes_under_torch_distributed_launch(tmp_path, warm):
+    done = run(warm / "python3", "-m", "torch.distributed.launch", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
     assert done.returncode == 0
     # The launcher itself warns once that it is deprecated; the ranks must add nothing.
     assert done.stderr.count("Warning") == done.stderr.count("FutureWarning: The module torch.distributed.launch") == 1
@@ -87,20 +87,31 @@ def test_recipes_under_torch_distributed_launch(tmp_path):
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="mpirun is not installed (apt install openmpi-bin)")
-def test_recipes_run_under_mpirun(tmp_path):
+def test_recipes_run_under_mpirun(tmp_path, warm):
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
-    done = run("mpirun", *root, "--oversubscribe", "-np", 3, sys.executable, script(tmp_path, ALL_RECIPES))
+    done = run("mpirun", *root, "--oversubscribe", "-np", 3, warm / "python3", script(tmp_path, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_here(done.stdout, 3, "mpirun (Open MPI)")
     assert "OMPI_COMM_WORLD_SIZE : 3" in done.stdout
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
 
 
-def test_recipes_under_mp_spawn_meet_without_an_address(tmp_path):
-    work = script(tmp_path, ALL_RECIPES, "work.py")
-    done = run(sys.executable, script(tmp_path, SPAWN), work)
+WORKERS = {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"}
+
+
+def test_ranks_of_mp_spawn_meet_without_an_address(tmp_path):
+    # They are a Python that is not warm.
+    done = run(sys.executable, script(tmp_path, SPAWN), script(tmp_path, PLACE, "work.py"))
     assert (done.returncode, done.stderr) == (0, "")
-    assert {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"} <= set(done.stdout.splitlines())
+    here = socket.gethostname()
+    assert sorted(done.stdout.splitlines()) == sorted([*WORKERS, *places("environment", [here, here])])
+
+
+def test_recipes_under_mp_spawn_meet_without_an_address(tmp_path, warm):
+    work = script(tmp_path, ALL_RECIPES, "work.py")
+    done = run(warm / "python3", script(tmp_path, SPAWN), work)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert set(done.stdout.splitlines()) >= WORKERS
     check_here(done.stdout, 2, "environment")
 
 
@@ -116,8 +127,8 @@ for name in ("hello", "message_passing", "check_config"):
 """
 
 
-def test_a_backend_that_cannot_be_had_is_one_sentence_that_names_gloo(tmp_path):
-    done = run(sys.executable, script(tmp_path, REFUSED))
+def test_a_backend_that_cannot_be_had_is_one_sentence_that_names_gloo(tmp_path, warm):
+    done = run(warm / "python3", script(tmp_path, REFUSED))
     assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 2"] * 6
     errors, hints = done.stderr.splitlines()[::2], done.stderr.splitlines()[1::2]
     assert len(errors) == len(hints) == 6
@@ -185,12 +196,14 @@ with muster.init(rank=int(sys.argv[1]), world_size=2) as world:
 """
 
 
-def test_a_rank_that_raises_leaves_at_once_although_another_never_answers(tmp_path):
+def test_a_rank_that_raises_leaves_at_once_although_another_never_answers(tmp_path, warm):
     path = script(tmp_path, FAILING)
     with reserved_port() as port:
         env = {**ENV, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        with ending(subprocess.Popen([sys.executable, path, "1"], env=env)) as other:
-            failing = subprocess.run([sys.executable, path, "0"], env=env, capture_output=True, text=True, timeout=170)
+        with ending(subprocess.Popen([warm / "python3", path, "1"], env=env)) as other:
+            failing = subprocess.run(
+                [warm / "python3", path, "0"], env=env, capture_output=True, text=True, timeout=170
+            )
             left = time.time()
             assert other.poll() is None
     assert failing.returncode == 1
@@ -207,13 +220,13 @@ except muster.MusterError as error:
 """
 
 
-def test_a_rank_that_never_comes_is_named_on_either_side(tmp_path):
+def test_a_rank_that_never_comes_is_named_on_either_side(tmp_path, warm):
     path = script(tmp_path, ABSENT)
     env = {**ENV, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     with reserved_port() as port, reserved_port() as nobodys:
         sides = [
             subprocess.Popen(
-                [sys.executable, path],
+                [warm / "python3", path],
                 env={**env, "RANK": str(rank), "MASTER_PORT": str(at)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -229,11 +242,11 @@ def test_a_rank_that_never_comes_is_named_on_either_side(tmp_path):
     )
 
 
-def test_a_taken_port_is_named(tmp_path):
+def test_a_taken_port_is_named(tmp_path, warm):
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
         done = run(
-            sys.executable,
+            warm / "python3",
             script(tmp_path, ABSENT),
             RANK="0",
             WORLD_SIZE="2",
@@ -244,7 +257,7 @@ def test_a_taken_port_is_named(tmp_path):
     assert done.stderr == ""
 
 
-PLACE = """
+LOCAL = """
 import muster
 with muster.init(timeout=30) as world:
     print(world.rank, world.local_rank, world.local_size)
@@ -253,13 +266,13 @@ with muster.init(timeout=30) as world:
 
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
-def test_local_ranks_over_two_hosts_are_found_without_variables(tmp_path):
-    path = script(tmp_path, PLACE)
-    with Lab(2, bind=(str(tmp_path),)) as lab:
+def test_local_ranks_over_two_hosts_are_found_without_variables(shared, warm):
+    path = script(shared, LOCAL)
+    with Lab(2, bind=(shared,)) as lab:
         ranks = [
             lab.popen(
                 host,
-                [sys.executable, str(path)],
+                [str(warm / "python3"), path],
                 env={
                     **ENV,
                     "RANK": str(rank),

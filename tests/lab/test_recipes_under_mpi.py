@@ -8,7 +8,22 @@ import shutil
 from pathlib import Path
 
 import pytest
-from bare import ABSENT, ALL_RECIPES, AS_ROOT, PLACE, Started, check_recipes, of_the_ddp_guide, places, run_on, script
+from bare import (
+    ABSENT,
+    ALL_RECIPES,
+    AS_ROOT,
+    BIN,
+    ENV,
+    LIGHT,
+    LIGHT_RECIPES,
+    PLACE,
+    Started,
+    check_recipes,
+    of_the_ddp_guide,
+    places,
+    run_on,
+    script,
+)
 
 pytestmark = [
     pytest.mark.lab,
@@ -23,34 +38,35 @@ OPEN_MPI, MPICH = "mpirun (Open MPI)", "mpiexec (MPICH or Intel MPI)"
 TUNED = ["-bind-to", "none", "-map-by", "slot", "-mca", "pml", "ob1", "-mca", "btl", "^openib"]
 
 
-def test_recipes_under_mpirun_with_an_address(cluster, shared):
+def test_recipes_under_mpirun_with_an_address(cluster, shared, warm):
     argv = ["mpirun", "-np", 4, "-H", "h1:2,h2:2", "-x", "MASTER_ADDR", "-x", "MASTER_PORT", "-x", "PATH", *TUNED]
     where = {"MASTER_ADDR": "h1", "MASTER_PORT": "29511"}
-    done = run_on(cluster, "h1", *argv, "python3", script(shared, ALL_RECIPES), **where, **AS_ROOT)
+    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, LIGHT_RECIPES), **where, **AS_ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI)
+    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI, LIGHT)
     assert "[http://h1:29511]" in done.stdout
 
 
-def test_recipes_under_mpirun_without_an_address(cluster, shared):
+def test_recipes_under_mpirun_without_an_address(cluster, shared, warm):
     argv = ["mpirun", "-np", 4, "-H", "h1:2,h2:2", "-x", "PATH", *TUNED]
-    done = run_on(cluster, "h1", *argv, "python3", script(shared, ALL_RECIPES), **AS_ROOT)
+    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, LIGHT_RECIPES), **AS_ROOT)
     assert (done.returncode, done.stderr) == (0, "")
-    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI)
+    check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], OPEN_MPI, LIGHT)
     assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
 
 
-def test_ddp_runs_under_mpirun_as_the_guide_says(cluster, shared):
+def test_ddp_runs_under_mpirun_as_the_guide_says(cluster, shared, warm):
     argv = ["mpirun", "-np", 4, "-H", "h1:2,h2:2", "-x", "PATH", "-x", "MASTER_ADDR", "-x", "MASTER_PORT"]
     argv += ["-wdir", shared, "sh", "-c", of_the_ddp_guide("mpirun")]
-    done = run_on(cluster, "h1", *argv, MASTER_ADDR="h1", MASTER_PORT="29512", **AS_ROOT)
+    path = f"{warm}:{ENV['PATH']}"
+    done = run_on(cluster, "h1", *argv, PATH=path, MASTER_ADDR="h1", MASTER_PORT="29512", **AS_ROOT)
     assert (done.returncode, done.stderr) == (0, "")
     assert [line.split(":")[0] for line in done.stdout.splitlines()] == ["epoch 0", "epoch 1", "epoch 2"]
 
 
-def test_recipes_under_mpiexec_of_mpich(cluster, shared):
+def test_recipes_under_mpiexec_of_mpich(cluster, shared, warm):
     argv = ["mpiexec.hydra", "-hosts", "h1,h2", "-ppn", 2, "-n", 4]
-    done = run_on(cluster, "h1", *argv, "python3", script(shared, ALL_RECIPES))
+    done = run_on(cluster, "h1", *argv, warm / "python3", script(shared, ALL_RECIPES))
     assert (done.returncode, done.stderr) == (0, "")
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], MPICH)
 
@@ -62,9 +78,12 @@ TWO_AT_ONCE = {
 
 
 @pytest.mark.parametrize("launcher", TWO_AT_ONCE)
-def test_two_jobs_at_once_on_the_same_unequal_hosts_each_find_their_own_rank_0(cluster, shared, launcher):
+def test_two_jobs_at_once_on_the_same_unequal_hosts_each_find_their_own_rank_0(cluster, shared, warm, launcher):
     path = script(shared, PLACE)
-    jobs = [Started(cluster, "h1", [*TWO_AT_ONCE[launcher], "python3", path], **AS_ROOT) for _ in range(2)]
+    # One of them with a Python that is not warm.
+    jobs = [
+        Started(cluster, "h1", [*TWO_AT_ONCE[launcher], f"{folder}/python3", path], **AS_ROOT) for folder in (BIN, warm)
+    ]
     for job in jobs:
         done = job.end()
         assert (done.returncode, done.stderr) == (0, "")
@@ -79,8 +98,8 @@ def empty(shared, request):
     return folder
 
 
-def test_a_rank_that_never_comes_under_mpirun_is_named_by_all_others(cluster, shared, empty):
-    argv = ["mpirun", "-np", 3, "-H", "h2:1,h3:2", "-x", "PATH", "python3", script(shared, ABSENT, "absent.py")]
+def test_a_rank_that_never_comes_under_mpirun_is_named_by_all_others(cluster, shared, empty, warm):
+    argv = ["mpirun", "-np", 3, "-H", "h2:1,h3:2", "-x", "PATH", warm / "python3", script(shared, ABSENT, "absent.py")]
     # Six seconds: whoever comes on a busy machine must not be missed too.
     done = run_on(cluster, "h1", *argv, empty, "OMPI_COMM_WORLD_RANK", 3, 2, 6, **AS_ROOT)
     assert done.stderr == ""
@@ -89,8 +108,8 @@ def test_a_rank_that_never_comes_under_mpirun_is_named_by_all_others(cluster, sh
         assert re.fullmatch(r"[01] says: rank 2 of 3 did not reach rank 0 at h2:\d+ within 6 s", line)
 
 
-def test_a_rank_0_that_never_comes_under_mpirun_is_looked_for_on_every_host(cluster, shared, empty):
-    argv = ["mpirun", "-np", 3, "-H", "h2:1,h3:2", "-x", "PATH", "python3", script(shared, ABSENT, "absent.py")]
+def test_a_rank_0_that_never_comes_under_mpirun_is_looked_for_on_every_host(cluster, shared, empty, warm):
+    argv = ["mpirun", "-np", 3, "-H", "h2:1,h3:2", "-x", "PATH", warm / "python3", script(shared, ABSENT, "absent.py")]
     done = run_on(cluster, "h1", *argv, empty, "OMPI_COMM_WORLD_RANK", 3, 0, **AS_ROOT)
     assert done.stderr == ""
     assert len(done.stdout.splitlines()) == 2
@@ -100,8 +119,18 @@ def test_a_rank_0_that_never_comes_under_mpirun_is_looked_for_on_every_host(clus
             assert re.search(rf"{place}, ports \d+ to \d+: connection refused", line)
 
 
-def test_a_rank_0_that_never_comes_under_mpiexec_is_missed(cluster, shared, empty):
-    argv = ["mpiexec.hydra", "-hosts", "h2,h3", "-ppn", 1, "-n", 2, "python3", script(shared, ABSENT, "absent.py")]
+def test_a_rank_0_that_never_comes_under_mpiexec_is_missed(cluster, shared, empty, warm):
+    argv = [
+        "mpiexec.hydra",
+        "-hosts",
+        "h2,h3",
+        "-ppn",
+        1,
+        "-n",
+        2,
+        warm / "python3",
+        script(shared, ABSENT, "absent.py"),
+    ]
     done = run_on(cluster, "h1", *argv, empty, "PMI_RANK", 2, 0)
     assert (done.stderr, done.stdout) == (
         "",

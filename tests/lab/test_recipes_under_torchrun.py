@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-import sys
+from pathlib import Path
 
 import pytest
-from bare import ALL_RECIPES, ENV, Started, check_recipes, reserved_port, script
+from bare import BIN, ENV, LIGHT, LIGHT_RECIPES, PLACE, Started, check_recipes, places, reserved_port, script
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -31,36 +31,49 @@ os.dup2(os.open(os.path.dirname(__file__) + "/stderr-" + os.environ["RANK"], os.
 @pytest.mark.lab
 @needs_root
 @pytest.mark.parametrize("launcher", LAUNCHERS)
-def test_recipes_run_on_two_hosts(cluster, shared, launcher):
+def test_recipes_run_on_two_hosts(cluster, shared, warm, launcher):
     port = 29521 + list(LAUNCHERS).index(launcher)
     where = ["--nnodes=2", "--nproc-per-node=2", "--master-addr=h1", f"--master-port={port}"]
-    path = script(shared, QUIET_RANKS + ALL_RECIPES)
+    path = script(shared, QUIET_RANKS + LIGHT_RECIPES)
+    program, *arguments = LAUNCHERS[launcher]
     agents = [
-        Started(cluster, host, [*LAUNCHERS[launcher], *where, f"--node-rank={i}", path])
+        Started(cluster, host, [warm / program, *arguments, *where, f"--node-rank={i}", path])
         for i, host in enumerate(("h1", "h2"))
     ]
     first, second = (agent.end(220) for agent in agents)
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     said = {path.name: path.read_text() for path in shared.glob("stderr-*")}
     assert said == {f"stderr-{rank}": "" for rank in range(4)}
-    check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher)
+    check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher, LIGHT)
 
 
-def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_path):
+def test_torchrun_as_it_is_installed_starts_two_ranks(tmp_path):
+    # The launcher and the ranks are a Python that is not warm.
+    argv = [f"{BIN}/torchrun", "--standalone", "--nproc-per-node=2", script(tmp_path, PLACE)]
+    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=170)
+    assert (done.returncode, done.stderr) == (0, "")
+    # torchrun's ranks do not buffer: the end of a line may come after the start of another rank's.
+    here = socket.gethostname()
+    wanted = places("torchrun", [here, here])
+    assert all(line in done.stdout for line in wanted), done.stdout
+    assert len(done.stdout) == len("\n".join([*wanted, ""]))
+
+
+def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_path, warm):
     # torch.distributed.launch before torch 1.9: no LOCAL_RANK, and `--local_rank` with an underscore.
     with reserved_port() as port:
-        zero, one = run_with_local_rank(script(tmp_path, ALL_RECIPES), port)
+        zero, one = run_with_local_rank(warm, script(tmp_path, LIGHT_RECIPES), port)
     here = socket.gethostname()
-    check_recipes(one + zero, [here, here], "torch.distributed.launch")
+    check_recipes(one + zero, [here, here], "torch.distributed.launch", LIGHT)
 
 
-def run_with_local_rank(path: str, port: int) -> tuple[str, str]:
+def run_with_local_rank(warm: Path, path: str, port: int) -> tuple[str, str]:
     """What two ranks print that get their local rank only as an argument."""
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     pipe = subprocess.PIPE
     ranks = [
         subprocess.Popen(
-            [sys.executable, path, f"--local_rank={rank}"],
+            [str(warm / "python3"), path, f"--local_rank={rank}"],
             env={**ENV, **world, "RANK": str(rank)},
             stdout=pipe,
             stderr=pipe,

@@ -1,0 +1,69 @@
+"""The Python for tests that has torch imported behaves as a real one does under a launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+from bare import ENV, script
+from waiting import ending, process_state, wait_until
+
+from muster.lab import Lab
+
+pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
+
+LOOK = """
+import json, os, sys, torch
+there = [number for number in range(99) if os.path.exists(f"/proc/self/fd/{number}")]
+given = [sys.argv[1:], os.environ["GIVEN"], os.getcwd(), os.umask(0), sorted(os.sched_getaffinity(0))]
+print(json.dumps([*given, sys.stdin.read(), there, sys.path[0]]))
+sys.exit(3)
+"""
+
+
+def test_a_script_finds_what_its_caller_gave(warm, tmp_path):
+    folder = os.path.dirname(path := script(tmp_path, LOOK))
+    cpu = min(os.sched_getaffinity(0))
+    file = os.open("/dev/null", os.O_RDONLY)
+    done = subprocess.run(
+        ["taskset", "-c", str(cpu), warm / "python3", path, "-m", "two words"],
+        env={**ENV, "GIVEN": "caf\u00e9"},
+        cwd="/usr",
+        umask=0o027,
+        input="line",
+        pass_fds=[file],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    os.close(file)
+    assert (done.returncode, done.stderr) == (3, "")
+    files = sorted({0, 1, 2, file})
+    assert json.loads(done.stdout) == [["-m", "two words"], "caf\u00e9", "/usr", 0o027, [cpu], "line", files, folder]
+
+
+WAIT = "import os, signal, time; print(os.getpid(), flush=True); time.sleep(1000)"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_command_ends_with_the_process_that_its_launcher_knows(warm, number):
+    argv = [warm / "python3", "-c", WAIT]
+    with ending(subprocess.Popen(argv, env=ENV, stdout=subprocess.PIPE, text=True)) as started:
+        assert started.stdout is not None
+        pid = int(started.stdout.readline())
+        assert pid != started.pid
+        started.send_signal(number)
+        assert started.wait(60) == -number
+        wait_until("the end of the command", lambda: process_state(pid) in ("", "Z"))
+
+
+@pytest.mark.lab
+@pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
+def test_a_command_runs_on_the_host_of_its_caller(warm, shared):
+    text = "import os, socket; print(socket.gethostname(), sorted(os.listdir('/sys/class/net')))"
+    with Lab(1, bind=(shared,)) as lab:
+        done = lab.run("h1", [str(warm / "python3"), "-c", text], timeout=60)
+    assert (done.returncode, done.stdout) == (0, "h1 ['eth0', 'lo']\n"), done.stderr

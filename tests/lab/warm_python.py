@@ -1,0 +1,199 @@
+"""A Python for tests that starts in 50 ms with torch imported: most of a rank's cost is this import.
+
+`WarmPython` imports torch once, in a server. `warm.shims(folder)` is a directory with a `python3` for mpirun, srun,
+torchrun or a shell: it hands its arguments, environment, directory and open files to the server through a socket in
+that folder. The server forks, and the copy enters the namespaces of whoever called (so lab hosts that share the folder
+need no server of their own) and runs the command line. The shim passes signals on and ends as the command ends; if it
+is killed, so is the command. What differs from a real Python: the parent, the process group, and `muster` apart, when
+modules are imported. So each test file keeps a test with the real one for each launcher.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import gc
+import importlib
+import io
+import json
+import multiprocessing
+import os
+import runpy
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SHIM = """#!{python} -IS
+import json, os, signal, socket, sys
+argv = sys.argv[1:]
+if not argv or argv[0].startswith("-") and argv[0] not in ("-u", "-m", "-c"):
+    os.execv("{python}", ["{python}", *argv])
+def inherited(number):
+    try:
+        return os.get_inheritable(number)
+    except OSError:  # that of the listing
+        return False
+files = [number for number in map(int, os.listdir("/proc/self/fd")) if inherited(number)]
+os.umask(umask := os.umask(0))
+request = dict(python=sys.argv[0], argv=argv, env=dict(os.environ), cwd=os.getcwd(), umask=umask, files=files,
+               cpus=list(os.sched_getaffinity(0)))
+body = json.dumps(request).encode()
+server = socket.socket(socket.AF_UNIX)
+os.chdir("{folder}")  # a socket's path may be too long
+server.connect("socket")
+socket.send_fds(server, [len(body).to_bytes(4, "big")], files)
+server.sendall(body)
+for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
+    number = getattr(signal, "SIG" + name)
+    if signal.getsignal(number) is not signal.SIG_IGN:
+        signal.signal(number, lambda number, _: server.send(bytes([number])))
+status = server.recv(4)
+if not status:
+    sys.exit("the warm Python has ended")
+code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
+if code < 0:
+    if code != -signal.SIGKILL:
+        signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+# What the recipes, torchrun and mp.spawn import of others, at once or later (an optimizer imports torch._dynamo).
+PRELOADED = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.run", "torch._dynamo")
+
+NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
+"""Mount, UTS, IPC, PID and network (linux/sched.h)."""
+PR_SET_PDEATHSIG = 1
+FIRST_FREE = 512
+"""Above all numbers of files that launchers pass on."""
+
+Request = dict[str, Any]
+
+
+class WarmPython:
+    """The server, with a folder for its socket and an environment for torch's import; it ends with who started it."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self._folder = folder
+        argv, pipe = [sys.executable, __file__, str(folder)], subprocess.PIPE
+        self._process = subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, start_new_session=True)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == b"ready\n"
+
+    def shims(self, folder: Path) -> Path:
+        """A directory with python, python3 and torchrun, in a folder on the same disk, which lab hosts may share."""
+        place = folder / "warm"
+        if not place.exists():
+            place.mkdir()
+            (place / "socket").hardlink_to(self._folder / "socket")
+            shim = SHIM.format(python=sys.executable, folder=place)
+            torchrun = f'#!/bin/sh\nexec {place}/python3 -m torch.distributed.run "$@"\n'
+            for name, text in (("python", shim), ("python3", shim), ("torchrun", torchrun)):
+                (place / name).write_text(text)
+                (place / name).chmod(0o755)
+        return place
+
+    def close(self) -> None:
+        """End the server; commands that still run end with their shims."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._process.wait(60)
+
+
+def serve(folder: str) -> list[str]:
+    """Fork for each request; returns, in a copy, the command line that it must run."""
+    os.chdir(folder)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")
+    listener.listen(128)
+    for name in PRELOADED:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # a collection in a copy need not touch, and so copy, all this
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    print("ready", flush=True)
+    while True:
+        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+            os._exit(0)
+        connection = listener.accept()[0]
+        if os.fork() == 0:
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return supervise(connection)
+        connection.close()
+
+
+def supervise(connection: socket.socket) -> list[str]:
+    """Start a command for a shim, pass its signals on and report the end; returns in the command's process only."""
+    head, files, _, _ = socket.recv_fds(connection, 4, 64)
+    request: Request = json.loads(connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+    peer = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+    libc = ctypes.CDLL(None, use_errno=True)
+    if os.geteuid() == 0 and libc.setns(os.pidfd_open(peer), NAMESPACES):
+        raise OSError(ctypes.get_errno(), "setns")
+    child = os.fork()
+    if child == 0:
+        os.setsid()
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        take_over(request, files)
+        return request["argv"]
+    for file in files:
+        os.close(file)
+    ended = os.pidfd_open(child)
+    while ended not in select.select([connection, ended], [], [])[0]:
+        number = connection.recv(1)
+        if not number:
+            os.killpg(child, signal.SIGKILL)
+            break
+        os.kill(child, number[0])
+    status = os.waitpid(child, 0)[1]
+    try:
+        connection.sendall(status.to_bytes(4, "big"))
+    finally:
+        os._exit(0)
+
+
+def take_over(request: Request, files: list[int]) -> None:
+    """Give this process the open files and surroundings of the shim, and nothing else of the server's."""
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, FIRST_FREE) for file in files]
+    os.closerange(0, FIRST_FREE)
+    for file, number in zip(moved, request["files"], strict=True):
+        os.dup2(file, number)
+        os.close(file)
+    sys.executable = request["python"]  # for the ranks that torchrun starts
+    multiprocessing.set_executable(sys.executable)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    os.umask(request["umask"])
+    os.sched_setaffinity(0, request["cpus"])
+
+
+def run(argv: list[str]) -> dict[str, Any]:
+    """Run a command line as the interpreter would, and return the variables of the script."""
+    sys.orig_argv[1:] = argv
+    if argv[0] == "-u":
+        argv = argv[1:]
+        sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
+    if argv[0] == "-m":
+        sys.path[0], sys.argv = os.getcwd(), argv[1:]
+        sys.modules.pop(argv[1], None)  # preloaded; runpy warns about it
+        return runpy.run_module(argv[1], run_name="__main__", alter_sys=True)
+    if argv[0] == "-c":
+        sys.path[0], sys.argv = "", ["-c", *argv[2:]]
+        variables: dict[str, Any] = {"__name__": "__main__"}
+        exec(argv[1], variables)
+        return variables
+    sys.path[0], sys.argv = os.path.dirname(os.path.abspath(argv[0])), argv
+    return runpy.run_path(argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    kept = run(serve(sys.argv[1]))  # until the interpreter ends, as those of __main__ are
