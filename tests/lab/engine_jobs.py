@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from launching import MUSTER, PLAIN, Done
 from pbs import PbsSite
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
@@ -103,11 +103,11 @@ class EngineJob:
 
     def wait_for(self, text: str, times: int = 1, limit: float = 60) -> None:
         """Wait until stdout has a text so often."""
-        wait_until(f"{times} times {text!r}", lambda: self.out.count(text) >= times, limit, lambda: self.said)
+        wait_until(f"{times} times {text!r}", lambda: self.out.count(text) >= times, patience(limit), lambda: self.said)
 
     def wait_for_word(self, text: str, limit: float = 60) -> None:
         """Wait until stderr has a text."""
-        wait_until(repr(text), lambda: text in self.err, limit, lambda: self.said)
+        wait_until(repr(text), lambda: text in self.err, patience(limit), lambda: self.said)
 
     @property
     def ended(self) -> bool:
@@ -116,9 +116,9 @@ class EngineJob:
 
     def wait(self, timeout: float = 90) -> Done:
         """Wait for the end of `muster run`, and of what holds the job."""
-        code = wait_until("the end of muster run", lambda: self._read(".code"), timeout, lambda: self.said)
+        code = wait_until("the end of muster run", lambda: self._read(".code"), patience(timeout), lambda: self.said)
         if self.holder is not None:
-            self.holder.wait(30)
+            self.holder.wait(patience(30))
         return Done(code=int(code), out=self.out, err=self.err, state=self.state)
 
 
@@ -190,7 +190,7 @@ class Engine(ABC):
     def exit_code(self, job: EngineJob) -> int | None:
         """The exit code with which what holds a job ended."""
         assert job.holder is not None
-        return job.holder.wait(30)
+        return job.holder.wait(patience(30))
 
     def jobs(self) -> list[str]:
         """The jobs that wait or run, where the engine knows jobs."""

@@ -120,7 +120,7 @@ class Job:
 
     def wait(self, limit: float) -> Done:
         """Wait for its end."""
-        code = self.process.wait(limit)
+        code = self.process.wait(patience(limit))
         return Done(code=code, out=self.out, err=self.err, state=self._state)
 
 
@@ -157,7 +157,7 @@ class HostJob:
     def wait(self, timeout: float = 100) -> Done:
         """Wait for its end."""
         try:
-            code = self.process.wait(timeout)
+            code = self.process.wait(patience(timeout))
         except subprocess.TimeoutExpired:
             self.end()
             raise AssertionError(f"still running after {timeout} s\n{self.out}\n{self.err}") from None
@@ -172,7 +172,7 @@ def run_in(
     lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", timeout: float = 100, **env: str
 ) -> Done:
     """`muster run` (or another command) inside a lab host, to its end."""
-    return HostJob(lab, host, folder, *argv, command=command, **env).wait(patience(timeout))
+    return HostJob(lab, host, folder, *argv, command=command, **env).wait(timeout)
 
 
 @contextmanager

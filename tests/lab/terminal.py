@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from launching import MUSTER, PLAIN
-from waiting import end, wait_until
+from waiting import end, patience, wait_until
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 
@@ -73,12 +73,12 @@ class OnTerminal:
 
     def wait_for(self, words: str, limit: float = 60) -> None:
         """Until the screen has shown something, given as a pattern."""
-        wait_until(words, lambda: re.search(words, self.screen), limit, lambda: self.screen)
+        wait_until(words, lambda: re.search(words, self.screen), patience(limit), lambda: self.screen)
 
     def wait(self, limit: float = 40) -> int:
         """Wait for the command's end, and return its exit code."""
         try:
-            code = self.process.wait(limit)
+            code = self.process.wait(patience(limit))
         except subprocess.TimeoutExpired:
             raise AssertionError(f"still running after {limit} s\n{self.screen}") from None
         self._reader.join(10)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import Done, HostJob, alive
+from waiting import patience
 
 from muster.lab import Lab
 
@@ -173,10 +174,10 @@ def disk(shared: Path) -> Iterator[Path]:
     image, point = shared / "image", shared / "disk"
     point.mkdir()
     made = f"truncate -s 8M {image} && mkfs.ext4 -q -F {image} && mount -o loop,errors=remount-ro {image} {point}"
-    if subprocess.run(["sh", "-c", made], timeout=30, capture_output=True).returncode != 0:
+    if subprocess.run(["sh", "-c", made], timeout=patience(30), capture_output=True).returncode != 0:
         pytest.skip("no loop devices here")
     yield point
-    subprocess.run(["umount", str(point)], timeout=30, check=True)
+    subprocess.run(["umount", str(point)], timeout=patience(30), check=True)
 
 
 @pytest.fixture
@@ -187,16 +188,18 @@ def site_with_disk(disk: Path, shared: Path) -> Iterator[Site]:
 
 def test_a_host_whose_disk_failed_or_blocks_its_processes_is_replaced(site_with_disk: Site, disk: Path):
     site = site_with_disk
-    subprocess.run(["fsfreeze", "--freeze", str(disk)], timeout=30, check=True)
+    subprocess.run(["fsfreeze", "--freeze", str(disk)], timeout=patience(30), check=True)
     try:
         frozen = site.muster(*OPTIONS, "h1,h2,h3", "job.py", "write", str(disk / "x"))
     finally:
-        subprocess.run(["fsfreeze", "--unfreeze", str(disk)], timeout=30, check=True)
+        subprocess.run(["fsfreeze", "--unfreeze", str(disk)], timeout=patience(30), check=True)
     assert frozen.code == 0, frozen.said
     assert "h2: could not kill process" in frozen.err
     assert where(frozen) == {"0": "h1", "1": "h3"}
 
-    source = subprocess.run(["findmnt", "-no", "SOURCE", str(disk)], timeout=30, capture_output=True, text=True)
+    source = subprocess.run(
+        ["findmnt", "-no", "SOURCE", str(disk)], timeout=patience(30), capture_output=True, text=True
+    )
     Path(f"/sys/fs/ext4/{Path(source.stdout.strip()).name}/trigger_fs_error").write_text("1")
     failed = site.muster(*OPTIONS, "h1,h2,h3", "job.py", "write", str(disk / "y"))
     assert failed.code == 0, failed.said

@@ -17,7 +17,7 @@ from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.faults import FAULTS
 from benchmarks.scoreboard.stage import HOSTS, MUSTER, PROJECT, Stage
 from launching import PLAIN, alive
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 from muster.lab import Lab
 from muster.lab.system_programs import SYSTEM_PATH
@@ -52,7 +52,7 @@ def typed(stage: Stage, *argv: str, **env: str) -> subprocess.CompletedProcess[s
         text=True,
     )
     with ending(process):
-        out, err = process.communicate(timeout=100)
+        out, err = process.communicate(timeout=patience(100))
     return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
 
@@ -156,7 +156,7 @@ def test_a_run_prints_findings_and_starts(stage: Stage, tmp_path: Path):
         wait_until("the warning", lambda: "Fix: unset OMP_NUM_THREADS\n" in said(), 30, said)
         assert "warning: h1: OMP_NUM_THREADS=1 leaves 1 of 2 CPUs idle" in said()
         stage.write("h1", "/tmp/told", "")
-        assert process.wait(60) == 0, said()
+        assert process.wait(patience(60)) == 0, said()
     done = typed(stage, "run", "--no-check", "--no-zygote", "-H", "h1", "hello.py", OMP_NUM_THREADS="1")
     assert "warning" not in done.stderr
 
@@ -270,7 +270,7 @@ def test_nobody_to_ask_is_an_error_and_not_a_hang(stage: Stage):
             stderr=subprocess.PIPE,
             text=True,
         )
-        _, err = process.communicate(timeout=60)
+        _, err = process.communicate(timeout=patience(60))
         assert process.returncode == 125
         assert "no terminal to ask" in err
     finally:
@@ -284,7 +284,7 @@ def test_the_check_of_one_machine_needs_no_other(tmp_path: Path):
         env={**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
     )
     data = json.loads(done.stdout)
     assert data["hosts"] == 1

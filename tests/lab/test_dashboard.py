@@ -19,7 +19,7 @@ import pytest
 from browser import PROGRAM, Browser
 from launching import MUSTER, PLAIN, Job
 from tests.unit.sample_job import BEGIN, HOSTILE, ended, job, rank_of, write_folder
-from waiting import end, ending, wait_until
+from waiting import end, ending, patience, wait_until
 
 from muster.dashboard.address import address, new_token
 from muster.jobs.state import AttemptState, Failure, HostChangeState, HostState, JobState
@@ -705,7 +705,7 @@ def test_muster_dashboard_shows_a_job_that_has_ended_until_ctrl_c(browser: Brows
         browser.wait(EIGHT)
         assert "until you stop `muster dashboard`" in browser.text("#stays")
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=40)
+        _, said = process.communicate(timeout=patience(40))
         assert process.returncode == 0
         assert said == "muster: dashboard of 20261115-101500-train-3f9a, Ctrl-C to stop it\n"
 

@@ -105,7 +105,7 @@ class Training(Running):
         with self.lab.popen(
             "h1", [MUSTER, "drain", *argv], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         ) as process:
-            out, err = process.communicate(timeout=100)
+            out, err = process.communicate(timeout=patience(100))
         return subprocess.CompletedProcess(list(argv), process.returncode, out, err)
 
     def no_step_is_lost(self) -> None:
@@ -290,7 +290,7 @@ def test_finished_script_is_not_restarted(site: Site) -> None:
     wait_until("rank 1 to end", lambda: job.out.count("BEGUN") == 2 and "rank 1" in _ended(job), 60)
     env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
     with ending(site.lab.popen("h1", [MUSTER, "drain", "finish.py", "h2"], env=env)) as process:
-        assert process.wait(60) == 0
+        assert process.wait(patience(60)) == 0
     done = job.wait()
     ended_well(done)
     assert done.out.count("BEGUN") == 2, "every rank had a chance to end by itself"
@@ -312,7 +312,7 @@ def test_recipe_saves_and_continues_without_losing_a_step(site: Site) -> None:
     wait_until("the first steps", lambda: "step 10 " in job.out, 100, lambda: f"{job.out}\n{job.err}")
     env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
     with ending(site.lab.popen("h1", [MUSTER, "drain", "last", "h2"], env=env)) as process:
-        assert process.wait(100) == 0
+        assert process.wait(patience(100)) == 0
     done = job.wait()
     ended_well(done)
     (left,) = re.findall(r"saved step (\d+), because a host is about to go away", done.out)

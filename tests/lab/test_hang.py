@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from launching import MUSTER, PLAIN, Job, run_here
-from waiting import wait_until
+from waiting import patience, wait_until
 
 # Rank 1 does one thing after the other until it is released; only what must not be reported has its own duration.
 PLAYS = """
@@ -244,7 +244,7 @@ def test_stacks_are_written_at_the_time_limit_of_a_launched_function(tmp_path: P
         env={**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         check=False,
     )
     assert "TimeoutError" in done.stderr

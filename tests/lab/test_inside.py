@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from launching import MUSTER, PLAIN
+from waiting import patience
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
@@ -71,7 +72,7 @@ def look(folder: Path, *options: str) -> dict[str, Any]:
     env = {**PLAIN, "XDG_STATE_HOME": str(folder / "state")}
     ranks = "1" if "--no-zygote" in options else "2"
     argv = [MUSTER, "run", "--quiet", "--no-check", "--nproc", ranks, "--only-rank", "0", *options, "look.py"]
-    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=patience(100))
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.partition("] ")[2])
 
@@ -109,5 +110,5 @@ def test_a_group_that_is_left_open_ends_well_without_the_watch(tmp_path: Path):
     )
     env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")}
     argv = [MUSTER, "run", "--no-watch", "--no-check", "--nproc", "2", "open.py"]
-    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=patience(100))
     assert done.returncode == 0, done.stderr

@@ -262,7 +262,7 @@ def test_a_controller_that_was_killed_is_shown_as_that(user: User) -> None:
     assert "ended when its controller was killed; its agents stop all ranks" in stop.err
     attach = user.muster("attach", job_id)
     assert (attach.code, "its controller was killed" in attach.err) == (2, True)
-    _, words = follower.communicate(timeout=40)
+    _, words = follower.communicate(timeout=patience(40))
     assert (follower.returncode, words) == (
         0,
         b"muster: the controller was killed; its agents stop all ranks within 10 s\n",
@@ -296,7 +296,7 @@ def test_attach_ends_with_the_job_and_with_its_exit_code(user: User) -> None:
     assert attach.stdout is not None
     assert b"line 0" in attach.stdout.readline()
     user.hold.unlink()
-    out, words = attach.communicate(timeout=60)
+    out, words = attach.communicate(timeout=patience(60))
     assert attach.returncode == 3, words
     assert b"line 2" in out
     assert b"exit code 3; logs in" in words
@@ -310,7 +310,7 @@ def test_a_job_in_the_foreground_is_listed_and_stopped_like_any_other(user: User
     wait_until("its script", lambda: [job for job in user.jobs() if "line 0" in user.lines(job)], 30)
     stop = user.muster("stop", "last", "--now", "--stacks")
     assert stop.code == 0, stop.said
-    _, words = run.communicate(timeout=40)
+    _, words = run.communicate(timeout=patience(40))
     assert run.returncode == 143
     assert b"stopped by muster stop" in words
     (job,) = user.jobs()
@@ -333,7 +333,7 @@ def test_logs_follow_a_job_over_a_restart_to_its_end_and_keep_every_byte(user: U
     assert follow.stdout is not None
     first_line = follow.stdout.readline()
     (user.folder / "go").touch()
-    out, words = follow.communicate(timeout=60)
+    out, words = follow.communicate(timeout=patience(60))
     labelled = [re.sub(rb"^\[\S+ 0\] ", b"", line) for line in (first_line + out).splitlines()]
     whole = [b"10%", b"20%", b"100%", b"no newline"]
     assert labelled == [b"\xff attempt 0", *whole, b"\xff attempt 1", *whole]
@@ -494,7 +494,7 @@ def test_a_short_grace_overrides_a_long_one(user: User) -> None:
     begin = time.monotonic()
     assert user.muster("stop", job_id, "--grace", "0.5").code == 0
     assert time.monotonic() - begin < 40  # it would be 60
-    assert waiting.wait(30) == 0
+    assert waiting.wait(patience(30)) == 0
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can make a pid namespace")

@@ -161,7 +161,7 @@ def test_other_users_neither_see_nor_reach_nor_end_it(folder: Path):
         ["setpriv", "--reuid", "65534", "--clear-groups", sys.executable, "-c", look, name, str(zygote(done))],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=patience(60),
         cwd="/",
     )
     assert other.stdout.split() == ["denied"] * 4, other
@@ -292,7 +292,7 @@ def on_hosts(cluster: Lab, shared: Path, *argv: str, command: str = "run") -> Do
     """A command on h1, with the script and the state directory of the tests on hosts."""
     (shared / "train.py").write_text(SCRIPT)
     job = HostJob(cluster, "h1", shared, *argv, command=command, XDG_STATE_HOME=str(shared / "state"))
-    return job.wait(patience(100))
+    return job.wait(100)
 
 
 def zygotes(cluster: Lab, host: str) -> list[int]:

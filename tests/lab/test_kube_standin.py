@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from kube import KubeCluster
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 pytestmark = [
     pytest.mark.lab,
@@ -55,7 +55,7 @@ def test_exec_carries_bytes_and_exit_codes(kube: KubeCluster) -> None:
     kube.add_pod("a")
     data = bytes(range(256)) * 4096
     with ending(popen(kube, "exec", "-i", "a", "--", "cat")) as process:
-        out, _ = process.communicate(data, timeout=60)
+        out, _ = process.communicate(data, timeout=patience(60))
     assert out == data
     assert kube.kubectl("exec", "a", "--", "sh", "-c", "exit 42").returncode == 42
     assert kube.kubectl("exec", "a", "--", "sh", "-c", "kill -9 $$").returncode == 137
@@ -76,7 +76,7 @@ def test_a_killed_api_server_ends_kubectl_but_not_the_command(kube: KubeCluster,
         assert process.stderr
         assert process.stdout.readline() == b"up\n"
         kube.kill_api_server()
-        assert process.wait(30) == 1
+        assert process.wait(patience(30)) == 1
         assert b"close 1006" in process.stderr.read()
     wait_until("the command to run on", mark.exists)
     refused = kube.kubectl("get", "pods")
@@ -93,7 +93,7 @@ def test_a_restarted_kubelet_ends_kubectl_with_0(kube: KubeCluster) -> None:
         assert process.stdout
         assert process.stdout.readline() == b"up\n"
         kube.restart_kubelet("a")
-        assert process.wait(30) == 0
+        assert process.wait(patience(30)) == 0
 
 
 @pytest.mark.usefixtures("modern_kubectl")

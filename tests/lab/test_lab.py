@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from waiting import end, ending, wait_until
+from waiting import end, ending, patience, wait_until
 
 from muster.errors import LabError
 from muster.lab import Lab
@@ -206,7 +206,7 @@ def test_a_cut_cable_is_silent_and_a_healed_one_carries_the_old_connection_on(
         assert held.stdout.readline() == "connected\n"
         lab.cut("h2")
         lab.heal("h2")
-        assert held.communicate(timeout=30)[0] == "silence\n", "the connection must survive a short cut"
+        assert held.communicate(timeout=patience(30))[0] == "silence\n", "the connection must survive a short cut"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_peers_hear_a_crash_at_once_and_a_power_cut_never(
         assert held.stdout
         assert held.stdout.readline() == "connected\n"
         getattr(lab, fault)("h3")
-        assert held.communicate(timeout=60)[0].strip() in heard
+        assert held.communicate(timeout=patience(60))[0].strip() in heard
     assert lab.status()[2].state == "off"
     assert lab.processes("h3") == []
     with pytest.raises(LabError, match="h3 is off"):
@@ -336,7 +336,7 @@ def count_arrived(lab: Lab, source: str, target: str, packets: int) -> int:
         assert counter.stdout
         assert counter.stdout.readline() == "ready\n"
         lab.run(source, [sys.executable, "-I", "-c", send, lab.address(target)], timeout=30)
-        return int(counter.communicate(timeout=30)[0])
+        return int(counter.communicate(timeout=patience(30))[0])
 
 
 def test_a_delayed_cable_adds_twice_the_delay_to_a_round_trip(lab: Lab, echo: Callable[[str, int], None]) -> None:
@@ -440,7 +440,7 @@ def test_nothing_is_left_after_exit_exception_or_sigkill_of_the_owner(how: str) 
         assert folder.is_dir()
         assert traces(folder, mark)
         owner.send_signal(signal.SIGKILL)
-    owner.communicate(timeout=30)
+    owner.communicate(timeout=patience(30))
     wait_until("the lab to leave no trace", lambda: not folder.exists() and not traces(folder, mark))
     wait_until("the lab's mounts to go", lambda: mounts() <= before)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from bare import BIN
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.lab.system_programs import SYSTEM_PATH
 
@@ -156,7 +156,7 @@ os.write(terminal, b"\x03")
 print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
 """
     env = {**os.environ, "XDG_STATE_HOME": str(muster_lab.state)}
-    done = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, timeout=60, env=env)
+    done = subprocess.run([sys.executable, "-c", drive], capture_output=True, text=True, timeout=patience(60), env=env)
     assert done.stdout == "130\n", done.stderr
     wait_until("the command's end", lambda: "time.sleep(600)" not in muster_lab("exec", "h1", "ps", "axww").stdout)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.errors import LabError
 from muster.lab import Lab, slurm_service
@@ -167,7 +167,7 @@ def test_nothing_is_left_when_the_owner_of_a_slurm_lab_is_killed() -> None:
     folder, *namespaces = owner.stdout.readline().split()
     assert all(members(namespace) for namespace in namespaces)
     owner.kill()
-    owner.communicate(timeout=30)
+    owner.communicate(timeout=patience(30))
     wait_until("the end of all", lambda: not os.path.exists(folder) and not any(map(members, namespaces)), 40)
 
 

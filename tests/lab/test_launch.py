@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from launching import PLAIN, without_silence
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 import muster
 
@@ -421,7 +421,7 @@ def test_a_signal_ends_the_job_and_only_then_the_caller(number: signal.Signals, 
     with ending(caller):
         wait_until("both ranks", lambda: text().count("] pid") == 2, 30, text)
         caller.send_signal(number)
-        assert caller.wait(30) == -number
+        assert caller.wait(patience(30)) == -number
     said = text()
     pids = [int(pid) for line in said.splitlines() if "] pid" in line for pid in line.split()[-2:]]
     assert len(pids) == 4

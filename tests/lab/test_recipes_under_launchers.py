@@ -13,7 +13,7 @@ import time
 import pytest
 from bare import ALL_RECIPES, ENV, PLACE, RECIPES, check_recipes, places, reserved_port, script
 from launching import run_here
-from waiting import ending
+from waiting import ending, patience
 
 from muster.cli.recipes import find_recipes
 from muster.lab import Lab
@@ -234,7 +234,7 @@ def test_a_rank_that_never_comes_is_named_on_either_side(tmp_path, warm):
             )
             for rank, at in ((0, port), (1, nobodys))
         ]
-        zero, one = (side.communicate(timeout=100) for side in sides)
+        zero, one = (side.communicate(timeout=patience(100)) for side in sides)
     assert zero == (f"rank 1 of 2 did not reach rank 0 at 127.0.0.1:{port} within 1 s\n", "")
     assert one[1] == ""
     assert re.fullmatch(
@@ -286,5 +286,5 @@ def test_local_ranks_over_two_hosts_are_found_without_variables(shared, warm):
             )
             for rank, host in enumerate(("h1", "h2", "h2"))
         ]
-        said = [process.communicate(timeout=150) for process in ranks]
+        said = [process.communicate(timeout=patience(150)) for process in ranks]
     assert said == [("0 0 1\n", ""), ("1 0 2\n", ""), ("2 1 2\n", "")]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from bare import BIN, ENV, LIGHT, LIGHT_RECIPES, PLACE, Started, check_recipes, places, reserved_port, script
+from waiting import patience
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -50,7 +51,7 @@ def test_recipes_run_on_two_hosts(cluster, shared, warm, launcher):
 def test_torchrun_as_it_is_installed_starts_two_ranks(tmp_path):
     # The launcher and the ranks are a Python that is not warm.
     argv = [f"{BIN}/torchrun", "--standalone", "--nproc-per-node=2", script(tmp_path, PLACE)]
-    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=170)
+    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=patience(170))
     assert (done.returncode, done.stderr) == (0, "")
     # torchrun's ranks do not buffer: the end of a line may come after the start of another rank's.
     here = socket.gethostname()
@@ -81,6 +82,6 @@ def run_with_local_rank(warm: Path, path: str, port: int) -> tuple[str, str]:
         )
         for rank in range(2)
     ]
-    (zero, zero_err), (one, one_err) = (rank.communicate(timeout=170) for rank in ranks)
+    (zero, zero_err), (one, one_err) = (rank.communicate(timeout=patience(170)) for rank in ranks)
     assert (zero_err, one_err) == ("", "")
     return zero, one

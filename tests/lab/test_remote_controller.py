@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from launching import MUSTER, PLAIN, Done
 from terminal import CTRL_C, OnTerminal
-from waiting import end, wait_until
+from waiting import end, patience, wait_until
 
 from muster.lab import Lab
 
@@ -142,7 +142,7 @@ def test_the_laptop_may_lose_its_network_and_its_processes(laptop: Laptop) -> No
     laptop.lab.cut("h1")
     for pid, _ in laptop.lab.processes("h1"):
         os.kill(pid, signal.SIGKILL)
-    follower.communicate(timeout=10)
+    follower.communicate(timeout=patience(10))
     begin = time.monotonic()
     listed = laptop.muster("ps", limit=30).out
     assert time.monotonic() - begin < 20  # it asks with a limit
@@ -171,7 +171,7 @@ def test_attach_follows_to_the_end_and_returns_the_exit_code(laptop: Laptop) -> 
     assert follower.stdout is not None
     assert "line 0" in follower.stdout.readline()
     laptop.hold.unlink()
-    out, err = follower.communicate(timeout=60)
+    out, err = follower.communicate(timeout=patience(60))
     assert (follower.returncode, "line 4 h3" in out) == (255, True), err
 
 
@@ -189,7 +189,7 @@ def test_ctrl_c_leaves_the_job_and_nothing_else_running(laptop: Laptop) -> None:
             answer = laptop.lab.run("h1", ["python3", "-c", get], timeout=40)
             assert json.loads(answer.stdout)["id"] == job_id, answer.stderr
         follower.send_signal(signal.SIGINT)
-        _, err = follower.communicate(timeout=30)
+        _, err = follower.communicate(timeout=patience(30))
         assert follower.returncode == code, f"{command}: {err}"
         wait_until(f"the end of {command} on the host", lambda: len(controllers(laptop.lab, "h2")) == before, 30)
         assert controllers(laptop.lab, "h1") == [], command
@@ -275,7 +275,7 @@ def test_a_start_that_is_interrupted_leaves_a_job_that_runs_or_none(laptop: Lapt
         laptop.lab.cut("h1")
     else:
         process.send_signal(getattr(signal, way))
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=patience(60))
     laptop.lab.heal("h1")
     if way == "SIGINT":
         assert process.returncode in (0, 130), err  # it may have started just before

@@ -13,7 +13,7 @@ import pytest
 from engine_jobs import NEEDS_SLURM
 from launching import MUSTER, PLAIN
 from pbs import PbsSite
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.lab import Lab
 
@@ -89,7 +89,7 @@ class Cluster:
             stderr=subprocess.PIPE,
             text=True,
         ) as process:
-            out, err = process.communicate(timeout=60)
+            out, err = process.communicate(timeout=patience(60))
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
     def submit(self, *argv: str) -> str:

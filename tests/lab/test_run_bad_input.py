@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from engine_promises import check_refusal as check
 from launching import Done, HostJob, alive, run_here, run_in
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 from muster.lab import Lab
 
@@ -214,7 +214,7 @@ def test_a_local_python_that_is_not_there_is_reported(tmp_path: Path) -> None:
 def python_without_torch() -> str:
     for candidate in ("/usr/bin/python3", "/usr/local/bin/python3"):
         if os.path.exists(candidate):
-            done = subprocess.run([candidate, "-c", "import torch"], capture_output=True, timeout=60)
+            done = subprocess.run([candidate, "-c", "import torch"], capture_output=True, timeout=patience(60))
             if done.returncode:
                 return candidate
     pytest.skip("every Python of this machine has torch")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from launching import MUSTER, PLAIN
+from waiting import patience
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.timeout(120)
 def run(folder: Path, *argv: str, script: str = "print('output of a rank')") -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(script)
     env = {**PLAIN, "XDG_STATE_HOME": str(folder / "state"), "WANDB_API_KEY": "wandb-secret"}
-    return subprocess.run([MUSTER, *argv], cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run([MUSTER, *argv], cwd=folder, env=env, capture_output=True, text=True, timeout=patience(100))
 
 
 def debug_log(folder: Path) -> Path:

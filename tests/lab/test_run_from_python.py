@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from launching import PLAIN
+from waiting import patience
 
 import muster
 
@@ -115,6 +116,6 @@ def test_the_output_is_where_this_process_prints(folder: Path):
         env={**PLAIN, "XDG_STATE_HOME": str(folder / "state")},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patience(100),
     )
     assert [line.rpartition("] ")[2] for line in done.stdout.splitlines()] == ["before", "from a rank", "after"]

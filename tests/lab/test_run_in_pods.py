@@ -82,7 +82,7 @@ class Pods:
 
     def ends(self, limit: float = 60) -> list[Done]:
         """Wait for the ends of all pods, in the order of their indices."""
-        return [self.started[index].wait(patience(limit)) for index in sorted(self.started)]
+        return [self.started[index].wait(limit) for index in sorted(self.started)]
 
 
 @pytest.fixture(scope="module")
@@ -115,9 +115,9 @@ def test_all_pods_run_one_job_and_end_with_its_exit_code(lab: Lab, folder: Path)
 
 def test_a_failed_run_fails_in_every_pod_and_first_where_all_output_is(lab: Lab, folder: Path):
     with Pods(lab, folder, "--nproc", "1", "train.py", "fail", "flag") as pods:
-        first = pods.start().started[0].wait(patience(60))
+        first = pods.start().started[0].wait(60)
         assert pods.started[1].process.poll() is None, "the logs of pod 0 would be lost"
-        second = pods.started[1].wait(patience(60))
+        second = pods.started[1].wait(60)
     assert (first.code, second.code) == (7, 7), pods.said
     assert "rank 1 on " in first.err
 
@@ -146,7 +146,7 @@ def test_a_pod_with_another_secret_is_not_let_in_and_runs_nothing(lab: Lab, fold
         pods._env["MUSTER_TOKEN"] = TOKEN[::-1]
         pods._argv = ("--python", str(folder / "hasty"), *pods._argv)
         stranger = pods.start(1).started[1]
-        done = stranger.wait(patience(60))
+        done = stranger.wait(60)
         assert done.code == 119, pods.said
         assert "certificate verify failed" in done.err
         assert pods.started[0].out == ""
@@ -167,7 +167,7 @@ def test_a_pod_that_is_replaced_joins_the_job_again(lab: Lab, folder: Path):
         pods.start().wait_for("rank 1 of 2")
         killed = pods.started[1]
         killed.process.kill()
-        killed.process.wait(patience(20))
+        killed.process.wait(20)
         pods.start(1).wait_for("rank 1 of 2 .* attempt 1")
         (folder / "flag").touch()
         assert [done.code for done in pods.ends()] == [0, 0], pods.said
@@ -194,7 +194,7 @@ def test_the_controller_killed_leaves_nothing_in_the_other_pod(lab: Lab, folder:
     with Pods(lab, folder, "--nproc", "1", "--lost-after", "3", "train.py", "wait", "flag") as pods:
         pods.start().wait_for("rank 1 of 2")
         pods.started[0].process.kill()
-        assert pods.started[1].wait(patience(60)).code == 125, pods.said
+        assert pods.started[1].wait(60).code == 125, pods.said
         assert not [command for _, command in lab.processes("h2") if "train.py" in command]
 
 
@@ -209,14 +209,14 @@ def test_pods_without_a_secret_say_what_is_needed(lab: Lab, folder: Path):
 
 def test_a_pod_that_does_not_know_the_first_one_says_what_is_needed(lab: Lab, folder: Path):
     with Pods(lab, folder, "train.py", "end", "flag", PET_MASTER_ADDR="") as pods:
-        done = pods.start(1).started[1].wait(patience(60))
+        done = pods.start(1).started[1].wait(60)
     assert done.code == 2, pods.said
     assert "headless Service" in done.err
 
 
 def test_a_pod_of_an_indexed_job_without_a_number_of_pods_runs_alone(lab: Lab, folder: Path):
     with Pods(lab, folder, "--nproc", "2", "train.py", "end", "flag", PET_NNODES="") as pods:
-        done = pods.start(1).started[1].wait(patience(60))
+        done = pods.start(1).started[1].wait(60)
     assert done.code == 0, pods.said
     assert "rank 1 of 2 on h2" in done.out
     assert "set PET_NNODES" in done.err
@@ -256,7 +256,7 @@ def test_muster_as_process_1_reaps_orphans_and_passes_sigterm_on(tmp_path: Path)
         time.sleep(0.3)  # the orphan ends meanwhile; what follows would find it
         wait_until("no zombies below process 1", lambda: not _zombies(init), patience(20))
         subprocess.run(["kill", "-TERM", str(init)], check=True)
-        assert process.wait(patience(30)) == 143, errors.read_text()
+        assert process.wait(30) == 143, errors.read_text()
 
 
 def _children(pid: int) -> list[int]:

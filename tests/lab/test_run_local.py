@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from launching import PLAIN, Done, run_here
+from waiting import patience
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -97,7 +98,7 @@ def python(folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[
         capture_output=True,
         text=True,
         errors="surrogateescape",
-        timeout=100,
+        timeout=patience(100),
     )
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from launching import MUSTER, PLAIN
+from waiting import patience
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -37,7 +38,7 @@ sys.exit(main({argv}))
 def run(folder: Path, *argv: str, seconds: float = LONG) -> subprocess.CompletedProcess[str]:
     (folder / "script.py").write_text(f"import time; time.sleep({seconds}); print('all of it')")
     env = {**PLAIN, "XDG_STATE_HOME": str(folder / "state")}
-    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=100)
+    return subprocess.run(argv, cwd=folder, env=env, capture_output=True, text=True, timeout=patience(100))
 
 
 def debug_log(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from emulator import seen
 from launching import MUSTER, PLAIN, Job, run_here, without_silence
-from waiting import wait_until
+from waiting import patience, wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -172,7 +172,7 @@ def on_terminal(folder: Path, *argv: str, **env: str) -> str:
         env={**PLAIN, "TERM": "xterm", "XDG_STATE_HOME": str(folder / ".state"), **env},
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=100,
+        timeout=patience(100),
     )
     return done.stdout.decode().replace("\r\n", "\n")
 
@@ -227,7 +227,7 @@ def test_a_reader_that_leaves_ends_the_job_quietly(folder: Path) -> None:
         env={**PLAIN, "XDG_STATE_HOME": str(folder / ".state")},
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=patience(100),
     )
     assert done.stdout == f"[{HOST} 0] line\n" * 3
     assert "Traceback" not in done.stderr

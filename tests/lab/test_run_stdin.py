@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from launching import MUSTER, PLAIN, Done, run_here
 from terminal import CTRL_D, Terminal
+from waiting import patience
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -222,6 +223,6 @@ def test_closed_descriptors_are_nobody_elses(tmp_path: Path, closed: str) -> Non
     (tmp_path / "reads.py").write_text("import sys\nopen('read', 'w').write(repr(sys.stdin.read()))\n")
     line = f"exec {MUSTER} run {' '.join(HERE)} reads.py {closed}"
     env = {**PLAIN, "XDG_STATE_HOME": str(tmp_path / "state")}
-    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=100)
+    done = subprocess.run(["sh", "-c", line], cwd=tmp_path, env=env, stdin=subprocess.DEVNULL, timeout=patience(100))
     assert done.returncode == 0
     assert (tmp_path / "read").read_text() == "''"

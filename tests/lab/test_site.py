@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from browser import PROGRAM, Browser
+from waiting import patience
 
 pytest.importorskip("mkdocs")
 
@@ -27,7 +28,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
     argv = [sys.executable, "-m", "mkdocs", "--quiet", "build", "--site-dir", str(folder)]
     env = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=100)
+    done = subprocess.run(argv, cwd=ROOT, env=env, capture_output=True, text=True, timeout=patience(100))
     assert done.returncode == 0, done.stdout + done.stderr
     return folder
 

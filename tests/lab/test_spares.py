@@ -162,7 +162,7 @@ def test_a_function_is_called_again_on_the_spare_and_knows_what_was_lost(site: S
     with ending(process):
         wait_until("both ranks", lambda: log.read_text().count("BEGUN 0") == 2, 60, log.read_text)
         kill_on(site.lab, "h3", "agent")
-        assert process.wait(60) == 0, log.read_text()
+        assert process.wait(patience(60)) == 0, log.read_text()
     said = log.read_text()
     assert "RESULT [(1, 'h2', ('h3: " in said, said
     assert "(1, 'h4', (" in said, said

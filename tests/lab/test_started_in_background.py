@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from launching import Job
-from waiting import wait_until
+from waiting import patience, wait_until
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -28,7 +28,7 @@ def test_a_signal_ends_a_job_that_a_test_has_started(tmp_path: Path, number: sig
     with Job(tmp_path, "--no-zygote", "--nproc", "1", "sleeps.py") as job:
         wait_until("the rank", lambda: "up" in job.out, 60, lambda: job.err)
         job.process.send_signal(number)
-        assert job.process.wait(60) == 128 + number, job.err
+        assert job.process.wait(patience(60)) == 128 + number, job.err
 
 
 def test_programs_that_a_test_starts_ignore_and_block_no_signal() -> None:
@@ -62,7 +62,7 @@ def test_the_tests_of_this_file_pass_under_nohup_in_the_background(tmp_path: Pat
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=patience(170),
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout

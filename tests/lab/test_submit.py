@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from launching import MUSTER, PLAIN, Done
 from pbs import PbsSite
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.lab import Lab
 
@@ -63,7 +63,7 @@ def submit(lab: Lab, folder: Path, *argv: str, **env: str) -> Done:
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=patience(60))
     return Done(code=process.returncode, out=out, err=err, state=state)
 
 

@@ -97,7 +97,7 @@ def test_a_submitted_job_runs_in_its_pods_and_is_followed_from_the_laptop(laptop
     following = laptop.begin("logs", "-f", job)
     wait_until("both ranks", lambda: len(re.findall(r"rank \d of 2", following.out)) == 2, patience(60))
     laptop.flag.touch()
-    assert following.wait(patience(60)).code == 0
+    assert following.wait(60).code == 0
     assert "rank 1 of 2 on train-" in following.out
     assert " yes" in following.out
     assert laptop.condition() == "Complete"

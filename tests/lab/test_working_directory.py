@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from hostile_modules import write_hostile_modules
 from launching import MUSTER, PLAIN, run_here
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.agent import dial_back
 from muster.jobs.remote_package import STAGE
@@ -76,10 +76,12 @@ def test_neither_detach_nor_the_dashboard_nor_a_check_import_from_the_working_di
 def test_the_server_of_a_lab_imports_nothing_from_the_working_directory(shared_folder: Path) -> None:
     env = {**PLAIN, "XDG_STATE_HOME": str(shared_folder.parent / "state")}
     try:
-        up = subprocess.run([MUSTER, "lab", "up", "1"], cwd=shared_folder, env=env, capture_output=True, timeout=100)
+        up = subprocess.run(
+            [MUSTER, "lab", "up", "1"], cwd=shared_folder, env=env, capture_output=True, timeout=patience(100)
+        )
         assert up.returncode == 0, up.stderr
     finally:
-        subprocess.run([MUSTER, "lab", "down"], cwd=shared_folder, env=env, capture_output=True, timeout=100)
+        subprocess.run([MUSTER, "lab", "down"], cwd=shared_folder, env=env, capture_output=True, timeout=patience(100))
     assert_nothing_ran(shared_folder)
 
 
@@ -88,7 +90,7 @@ def test_the_command_of_a_submitted_job_imports_nothing_from_the_working_directo
     shared_folder: Path, has_flag: bool
 ) -> None:
     argv = [*module_argv("muster", has_flag=has_flag), "--version"]
-    done = subprocess.run(argv, cwd=shared_folder, env=PLAIN, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(argv, cwd=shared_folder, env=PLAIN, capture_output=True, text=True, timeout=patience(60))
     assert done.stdout.startswith("muster ")
     assert_nothing_ran(shared_folder)
 
@@ -99,6 +101,6 @@ def test_an_agent_and_a_remote_controller_import_nothing_from_the_working_direct
 ) -> None:
     # Each ends with an error at once: the piped one when its input ends, the other because it has no order.
     argv = [sys.executable, "-c", code]
-    done = subprocess.run(argv, cwd=shared_folder, env=PLAIN, input=STAGE, capture_output=True, timeout=60)
+    done = subprocess.run(argv, cwd=shared_folder, env=PLAIN, input=STAGE, capture_output=True, timeout=patience(60))
     assert done.returncode in (1, 125)
     assert_nothing_ran(shared_folder)

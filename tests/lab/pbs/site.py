@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
-from waiting import wait_until
+from waiting import patience, wait_until
 
 from muster.lab import Lab
 
@@ -295,7 +295,7 @@ class Job:
 
     def wait(self, timeout: float = 60) -> int | None:
         """Wait until the job has ended and its output has arrived; return its Exit_status."""
-        wait_until(f"the end of {self.id}", self._has_ended, timeout, self._told)
+        wait_until(f"the end of {self.id}", self._has_ended, patience(timeout), self._told)
         return self.exit_status
 
     def _has_ended(self) -> bool:
@@ -314,7 +314,7 @@ class Job:
             assert text in output or state != "F", f"{self.id} has ended and did not write {text!r}:\n{output}"
             return output if text in output else None
 
-        return wait_until(f"{text!r} from {self.id}", written, timeout, self._told)
+        return wait_until(f"{text!r} from {self.id}", written, patience(timeout), self._told)
 
     def qdel(self, host: str | None = None) -> None:
         """Delete the job."""
