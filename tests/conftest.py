@@ -72,7 +72,7 @@ APART = {
     "test_rank_ends.py": 2,
     "test_recipes_under_launchers.py": 2,
 }
-"""Files whose tests share nothing, and into how many parts they are divided among workers."""
+"""Files whose tests may run on several workers, each with fixtures of its own, and how many parts each file has."""
 
 WITH_TORCH = {"test_bad_arguments.py", "test_drain_watch.py", "test_training_batches.py"}
 """Files of unit tests that import torch into the process of pytest."""
@@ -95,7 +95,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     files = _by_size(collection_path.parent)
     place = files.index(collection_path.name) if collection_path.name in files else 0
-    return place % parts != number - 1 or None
+    return True if place % parts != number - 1 else None  # None: pytest decides
 
 
 @cache

@@ -29,6 +29,8 @@ from muster.plan import make_plan, rank_environment
 
 ROOT = Path(__file__).parents[1]
 
+HEAD = "<!-- written by `python -m tools.reference` -->\n\n"
+
 SUBCOMMANDS = {"lab": [*LAB_COMMANDS, *FAULTS], "recipes": ["copy"]}
 
 
@@ -205,4 +207,4 @@ if __name__ == "__main__":
     if folder == ROOT / "docs" / "reference":
         man_page.write()
     for name, text in pages().items():
-        (folder / name).write_text(f"<!-- written by `python -m tools.reference` -->\n\n{text}", encoding="utf-8")
+        (folder / name).write_text(HEAD + text, encoding="utf-8")

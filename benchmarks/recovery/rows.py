@@ -75,7 +75,7 @@ def cut(trial: Trial, seconds: float) -> None:
 
 
 def cut_for(seconds: float) -> Callable[[Stage], Outcome]:
-    """Run a job during which that happens."""
+    """Run a job and unplug the cable of one host meanwhile."""
 
     def play(stage: Stage) -> Outcome:
         with stage.muster(ranks=2, hosts=2) as trial:
@@ -141,7 +141,7 @@ def break_connection(trial: Trial) -> float:
 
 
 def broken_connection(stage: Stage) -> Outcome:
-    """Run a job during which that happens; return the seconds."""
+    """Run a job and kill one ssh connection; return the seconds until output arrives again."""
     with stage.muster(ranks=2, hosts=2) as trial:
         trial.wait_for_start(4)
         seconds = break_connection(trial)

@@ -129,10 +129,10 @@ def start_stubborn(engine: Engine, *options: str) -> EngineJob:
     return job
 
 
-def gone(engine: Engine, limit: float = SOON) -> float:
+def gone(engine: Engine, limit: float = SOON, every: float = 0.4) -> float:
     """Wait until nothing lives on any host, the engine's own programs included; how long that took."""
     begin = time.monotonic()
-    wait_until("everything to be gone", lambda: not engine.left(), limit, lambda: str(engine.left()), every=0.4)
+    wait_until("everything to be gone", lambda: not engine.left(), limit, lambda: str(engine.left()), every=every)
     return time.monotonic() - begin
 
 
@@ -254,6 +254,7 @@ class Promises:
 
     def test_a_script_that_handles_ctrl_c_has_the_time_to_save(self, witness: Witness) -> None:
         assert (witness.done.code, witness.done.out.count("saved\n")) == (130, 3), witness.done.said
+        assert witness.seconds_to_end < 50, "a job that has saved does not wait for the rest of the 60 s"
 
     # --- being ended ------------------------------------------------------------------------------------------
 
@@ -261,7 +262,7 @@ class Promises:
         job = start_stubborn(engine, "--grace", "1")
         begin = time.monotonic()
         job.signal(signal.SIGINT)
-        gone(engine)
+        gone(engine, every=0.05)
         assert time.monotonic() - begin > 1, "the ranks had their grace"
         done = job.wait(30)
         assert done.code == 130, done.said

@@ -1,10 +1,11 @@
-"""One run on every engine at which many tests look: what its ranks find, hear and read, and what they are not shown."""
+"""One run per engine that many tests inspect: its environment, signals and stdin, and the processes on all hosts."""
 
 from __future__ import annotations
 
 import json
 import re
 import signal
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,6 +52,8 @@ class Witness:
     job: EngineJob
     done: Done
     processes: Processes
+    seconds_to_end: float
+    """From Ctrl-C on."""
     neighbor: EngineJob
     """A run on the same hosts, which was killed before this one was ended by Ctrl-C."""
 
@@ -83,8 +86,10 @@ def witness(engine: Engine, shared: Path, witness_env: Env, disturb: Callable[[E
     disturb(job)
     neighbor.signal(signal.SIGKILL)
     wait_until("the end of the neighbor", lambda: neighbor.ended, 30, lambda: neighbor.said)
+    begin = time.monotonic()
     job.signal(signal.SIGINT)
-    return Witness(job=job, done=job.wait(50), processes=processes, neighbor=neighbor)
+    done = job.wait(50)
+    return Witness(job=job, done=done, processes=processes, seconds_to_end=time.monotonic() - begin, neighbor=neighbor)
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from waiting import end, patience, wait_until
 
+from muster.jobs.job_folders import read_state
 from muster.lab import Lab
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
@@ -45,9 +46,13 @@ class Done:
 
     @property
     def folder(self) -> Path:
-        """The job's folder."""
-        (folder,) = sorted((self.state / "muster" / "jobs").iterdir())[-1:]
-        return folder
+        """The directory of the newest job."""
+
+        def begun(folder: Path) -> tuple[str, float]:  # ids contain seconds only
+            state = read_state(folder)
+            return folder.name[: len("20261118-100000")], state.begin if state is not None else 0.0
+
+        return max((self.state / "muster" / "jobs").iterdir(), key=begun)
 
     def log(self, rank: int, attempt: int = 0) -> bytes:
         """What a rank wrote in an attempt."""

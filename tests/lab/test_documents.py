@@ -4,7 +4,7 @@ tools/console.py has the language of the blocks. They are typed on this machine 
 or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`) or with a stand-in for PBS (`pbs`).
 `kept` and `kept lab` are `here` and `lab` with hosts that `muster keep` has made ready: most of the cost of a page is
 the import of torch, and all blocks of these places share one for each host. A page that shows what is kept is not typed
-there.
+there. A block's `first:` may turn the zygote off or keep hosts to save CPU time where nothing shown depends on it.
 """
 
 from __future__ import annotations
@@ -194,8 +194,9 @@ def process(argv: Sequence[str], home: Path, place: Place, host: str = "h1") -> 
     env = environment(home, place)
     if place.kept is not None:  # hosts are kept for a path, which leads to the jobs of the page
         (home / ".state").mkdir(exist_ok=True)
-        place.kept.unlink(missing_ok=True)
-        place.kept.symlink_to(home / ".state")
+        if not place.kept.is_symlink() or place.kept.readlink() != home / ".state":
+            place.kept.unlink(missing_ok=True)
+            place.kept.symlink_to(home / ".state")
     quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     if place.lab is None:
         return subprocess.Popen(argv, cwd=home, env=env, **quiet)

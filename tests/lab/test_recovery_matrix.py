@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.recovery import rows
-from benchmarks.recovery.matrix import CASES, LIMIT, Case, play
+from benchmarks.recovery.matrix import CASES, Case, play
 from benchmarks.recovery.moments import Moment, afterlife, begun, incomplete, stale
 from benchmarks.recovery.stage import Stage
 from waiting import patience
@@ -27,7 +27,7 @@ in_lab = [
 SLACK = 6.0
 """Seconds that a busy machine may add to a recovery."""
 
-TELLING = {"power-first": 7.5, "frozen-rejoin": LIMIT, "agent-spare": 1.0, "zygote-shrink": LIMIT}
+TELLING = {"power-first": 7.5, "frozen-rejoin": 7.5, "agent-spare": 1.0, "zygote-shrink": 15.0}
 """Cases, and how many seconds each may take until the first all_reduce of the new world."""
 
 

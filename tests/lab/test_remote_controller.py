@@ -80,12 +80,9 @@ class Laptop:
     def phase(self, job_id: str, phase: str) -> dict[str, Any]:
         def look() -> dict[str, Any] | None:
             job = self.job(job_id)
-            if job["phase"] == phase:
-                return job
-            time.sleep(0.5)  # each look is a command of its own
-            return None
+            return job if job["phase"] == phase else None
 
-        return wait_until(f"{job_id} {phase}", look, 60)
+        return wait_until(f"{job_id} {phase}", look, 60, every=0.5)
 
 
 @pytest.fixture
@@ -292,9 +289,8 @@ def test_a_start_that_is_interrupted_leaves_a_job_that_runs_or_none(laptop: Lapt
         job = laptop.job(job_id)
         if job["status"] in ("running on h2", "stopped") or "failed" in job["status"]:
             return True
-        time.sleep(0.5)  # each look is a command of its own
         return job["status"] == "unknown" and not controllers(laptop.lab, "h2")
 
-    wait_until("a job that runs or none", is_settled, 60, lambda: str(laptop.job(job_id)))
+    wait_until("a job that runs or none", is_settled, 60, lambda: str(laptop.job(job_id)), every=0.5)
     if laptop.job(job_id)["status"] != "running on h2":
         wait_until("no process", lambda: not controllers(laptop.lab, "h2") and not controllers(laptop.lab, "h3"), 60)

@@ -57,7 +57,7 @@ while True:
 print("finished", flush=True)
 """
 
-# The same without torch, which one test with spares uses.
+# The same without torch; one test with spares keeps torch.
 APART = """\
 import os, time
 print("works", os.environ["TORCHELASTIC_RESTART_COUNT"], "rank", os.environ["RANK"], flush=True)
@@ -152,11 +152,6 @@ def early(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Early]
         yield jobs
 
 
-@pytest.fixture(autouse=True)
-def begun_early(early: dict[str, Early]) -> None:
-    """The first test starts these jobs."""
-
-
 @pytest.fixture(scope="module")
 def lab(shared: Path) -> Iterator[Lab]:
     with Lab(3, slurm=True, bind=(shared,)) as lab:
@@ -164,7 +159,13 @@ def lab(shared: Path) -> Iterator[Lab]:
 
 
 @pytest.fixture
-def slurm(lab: Lab, shared: Path, request: pytest.FixtureRequest) -> Iterator[Cluster]:
+def slurm(
+    early: dict[str, Early],  # these jobs wait for Slurm meanwhile
+    lab: Lab,
+    shared: Path,
+    request: pytest.FixtureRequest,
+) -> Iterator[Cluster]:
+    del early
     cluster = Cluster(lab, shared / re.sub(r"\W+", "-", request.node.name))
     yield cluster
     cluster.sh("scancel", "--me")

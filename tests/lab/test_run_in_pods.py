@@ -167,7 +167,7 @@ def test_a_pod_that_is_replaced_joins_the_job_again(lab: Lab, folder: Path):
         pods.start().wait_for("rank 1 of 2")
         killed = pods.started[1]
         killed.process.kill()
-        killed.process.wait(20)
+        killed.process.wait(patience(20))
         pods.start(1).wait_for("rank 1 of 2 .* attempt 1")
         (folder / "flag").touch()
         assert [done.code for done in pods.ends()] == [0, 0], pods.said
@@ -256,7 +256,7 @@ def test_muster_as_process_1_reaps_orphans_and_passes_sigterm_on(tmp_path: Path)
         time.sleep(0.3)  # the orphan ends meanwhile; what follows would find it
         wait_until("no zombies below process 1", lambda: not _zombies(init), patience(20))
         subprocess.run(["kill", "-TERM", str(init)], check=True)
-        assert process.wait(30) == 143, errors.read_text()
+        assert process.wait(patience(30)) == 143, errors.read_text()
 
 
 def _children(pid: int) -> list[int]:

@@ -145,12 +145,14 @@ def test_several_runs_in_one_allocation_choose_their_gpus_at_once_and_one_after_
     engine: SlurmEngine, shared: Path
 ) -> None:
     unequal, chosen, one = (
-        f"{MUSTER} run --no-zygote {options} who.py > '{name}.out'" for name, (options, _) in RUNS.items()
+        f"({MUSTER} run --no-zygote {options} who.py > '{name}.out' 2> '{name}.err'; echo $? > '{name}.code')"
+        for name, (options, _) in RUNS.items()
     )
     (shared / "runs.sh").write_text(f"cd {shared}; {unequal} & {chosen} & wait; {one}\n")
     engine.shell(f"salloc --quiet -N2 -wh1,h2 --gpus=3 env XDG_STATE_HOME={shared}/runs sh {shared}/runs.sh 2>&1")
     for name, (_, gpus) in RUNS.items():
-        done = Done(code=0, out=(shared / f"{name}.out").read_text(), err="", state=shared / "runs")
+        code, out, err = ((shared / f"{name}.{kind}").read_text() for kind in ("code", "out", "err"))
+        done = Done(code=int(code), out=out, err=err, state=shared / "runs")
         assert gpus_of(environments(done)) == gpus, name
 
 

@@ -8,6 +8,7 @@ import random
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -76,10 +77,12 @@ def test_a_progress_bar_has_the_same_colors_as_other_lines() -> None:
 
 
 def test_a_long_line_of_unfinished_sequences_takes_no_longer_than_others() -> None:
+    began = time.process_time()
     assert for_terminal("\x1b]" * 50_000) == ""
     assert for_terminal("\x9d" * 50_000) == ""
     assert TerminalStream().feed(("\x90" * 50_000).encode()) == b""
     assert len(for_terminal("\x1b[1" * 50_000)) == 50_000
+    assert time.process_time() - began < 5, "0.1 s; if it were quadratic, 30 s"
 
 
 def test_output_of_another_host_is_made_harmless_wherever_its_pieces_end() -> None:

@@ -8,14 +8,11 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from tools.reference import pages
+from tools.reference import HEAD, pages
 
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "docs" / "reference"
 NAMES = sorted(path.name for path in KEPT.iterdir())
-
-
-HEAD = "<!-- written by `python -m tools.reference` -->\n\n"
 
 
 @pytest.fixture(scope="module")

@@ -209,7 +209,7 @@ def test_all_output_of_a_command_that_ends_at_once_is_shown(
         remote.receive()  # the package is there now
     (tmp_path / "there" / "muster" / "jobs" / JOB).mkdir(parents=True)
     ssh, slow = tmp_path / "ssh", tmp_path / "slow"
-    slow.write_text(f"#!/bin/sh\n{ssh} > {slow}.out 2> {slow}.err\ncat {slow}.err >&2\ncat {slow}.out\n")
+    slow.write_text(f"#!/bin/sh\necho motd >&2\n{ssh} > {slow}.out 2> {slow}.err\ncat {slow}.err >&2\ncat {slow}.out\n")
     slow.chmod(0o755)
     write_place(folder, replace(place, ssh=(str(slow),)))
     assert forward("show", [JOB, "--bad"], str(folder)) == 2

@@ -9,9 +9,6 @@ import subprocess
 import sys
 import termios
 import time
-import traceback
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -41,41 +38,12 @@ def wait():
 
 
 def on_pipes(body: str, folder: Path, *argv: str, **env: str) -> subprocess.CompletedProcess[bytes]:
-    pipes = [os.pipe(), os.pipe()]
-    with open(os.devnull, "rb") as nothing:
-        pid = forked(body, (nothing.fileno(), *(write for _, write in pipes)), (str(folder), *argv), env)
-    for _, write in pipes:
-        os.close(write)
-    with ThreadPoolExecutor() as readers:
-        out, err = readers.map(read_all, [read for read, _ in pipes])
-    return subprocess.CompletedProcess(argv, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), out, err)
-
-
-def forked(body: str, streams: tuple[int, ...], argv: tuple[str, ...], env: Mapping[str, str]) -> int:
-    """Start the program on these descriptors, and return its pid; a copy of this process need not import Muster."""
-    pid = os.fork()
-    if pid:
-        return pid
-    try:
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
-        os.environ.clear()
-        os.environ.update({"PATH": "/usr/bin:/bin", **env})
-        sys.argv[1:] = argv
-        sys.stdout = os.fdopen(1, "w", errors="surrogateescape")
-        sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace")
-        exec(SHOW.format(body=body), {"__name__": "__main__"})
-        sys.stdout.flush()
-        os._exit(0)
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        os._exit(1)
-
-
-def read_all(descriptor: int) -> bytes:
-    with open(descriptor, "rb") as file:
-        return file.read()
+    return subprocess.run(
+        [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv],
+        env={"PATH": os.environ["PATH"], **env},
+        capture_output=True,
+        timeout=100,
+    )
 
 
 def test_output_that_a_full_disk_did_not_take_is_reported_once(tmp_path: Path) -> None:
@@ -96,7 +64,13 @@ def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
     attributes = termios.tcgetattr(slave)
     attributes[1] &= ~termios.OPOST  # \n stays \n
     termios.tcsetattr(slave, termios.TCSANOW, attributes)
-    pid = forked(body, (slave, slave, slave), (str(folder), *argv), {"TERM": "xterm", **env})
+    process = subprocess.Popen(
+        [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv],
+        env={"PATH": os.environ["PATH"], "TERM": "xterm", **env},
+        stdin=slave,
+        stdout=slave,
+        stderr=slave,
+    )
     os.close(slave)
     data = b""
     deadline = time.monotonic() + 90
@@ -109,7 +83,7 @@ def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
             break
         data += piece
     os.close(master)
-    assert os.waitpid(pid, 0)[1] == 0, data
+    assert process.wait(20) == 0
     return data.decode("utf-8", "surrogateescape")
 
 

@@ -31,6 +31,8 @@ STEMS = (
 )
 """Stems of verbs in -ize that British spelling may write with -ise."""
 
+ISE = rf"({STEMS})is(e|es|ed|er|ing|ations?)"
+
 REPLACED = {
     r"mend(s|ed|ing)?": "fix",
     r"tell|tells|told": "report, detect, log, print",
@@ -51,7 +53,7 @@ REPLACED = {
     r"look-ups?": "lookup",
     r"time-outs?": "timeout",
     r"(behavi|col|fav|flav|harb|hon|neighb)our\w*": "American spelling: -or",
-    rf"\w*({STEMS})is(e|es|ed|er|ing|ations?)": "American spelling: -ize",
+    rf"\w*{ISE}": "American spelling: -ize",
     r"(analyse|catalogue|centre|licence|grey)[ds]?": "American spelling",
     r"learnt|spelt|whilst|amongst": "learned, spelled, while, among",
 }
@@ -63,9 +65,9 @@ ALLOWED = {
 """Replaced words that a file needs, such as the vocabulary of a corpus or a quotation."""
 
 PATTERNS = {re.compile(rf"\b(?:{words})\b", re.IGNORECASE): instead for words, instead in REPLACED.items()}
-USUAL = re.compile(rf"\b(?:{'|'.join(words.lower() for words in REPLACED if STEMS not in words)})\b")
-BRITISH = re.compile(rf"(?:{STEMS})is(?:e|es|ed|er|ing|ations?)\b")
-"""Whether any pattern matches a text in small letters: most have none of these words, and two searches are fast."""
+USUAL = re.compile(rf"\b(?:{'|'.join(words for words in REPLACED if ISE not in words)})\b", re.IGNORECASE)
+BRITISH = re.compile(rf"{ISE}\b", re.IGNORECASE)
+"""Whether any pattern may match: most texts have none of these words, and two searches are fast."""
 
 
 def files(places: tuple[str, ...] = COVERED) -> Iterator[Path]:
@@ -92,8 +94,7 @@ def texts(file: Path) -> Iterator[tuple[int, str]]:
 
 
 def replaced_words(text: str) -> Iterator[tuple[str, str]]:
-    small = text.lower()
-    for pattern, instead in PATTERNS.items() if USUAL.search(small) or BRITISH.search(small) else ():
+    for pattern, instead in PATTERNS.items() if USUAL.search(text) or BRITISH.search(text) else ():
         for match in pattern.finditer(text):
             if match[0] != "is None":
                 yield match[0], instead

@@ -80,8 +80,10 @@ def _command(argv: Sequence[str], folder: Path, place: RemotePlace) -> Generator
     with RemotePython(place, request) as remote:
         remote.mark = mark.encode()
         try:
-            remote.receive()
-            remote.discard_errors(remote.mark)
+            if remote.receive().get("marked"):
+                remote.discard_errors(remote.mark)
+            else:  # a job of an older Muster, whose commands do not mark where their stderr begins
+                remote.taken_errors()
         except HostError as error:
             if remote.greeted and error.kind != "broken":
                 raise

@@ -122,7 +122,7 @@ def _command(request: dict[str, Any]) -> int:
             hint="`muster ps` shows its last known state",
         )
         return EXIT_MUSTER
-    _send(ready=True)
+    _send(ready=True, marked=True)
     errors = os.dup(2)
     os.write(errors, request["mark"].encode())  # what precedes it comes from the login, not from the command
     terminal = RemoteTerminal(*request["size"]) if request["size"] else None

@@ -18,15 +18,16 @@ DEFAULT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # prints an error and exits with 1 when that child is killed. A shell prints "Killed", hence the /dev/null.
 FORK = 'exec 4>&2 2>/dev/null; "$@" 2>&4 4>&-; exit $?'
 
-# Process 1 of the container, in fresh namespaces: makes its mounts, says "ready" on descriptor 3, and becomes the
-# command when descriptor 5 is closed because it was found: a short command might have ended before.
+# Process 1 of the container, in fresh namespaces: makes its mounts, prints "ready" on descriptor 3, waits until
+# descriptor 5 is closed, and becomes the command. Without the wait, a short command could end before it is found.
 SETUP = """\
 set -e
 mount -t proc proc /proc
 hostname {hostname}
 {mounts}
 echo ready >&3
-read -r <&5 || exec 3>&- 5<&-
+read -r <&5 || true
+exec 3>&- 5<&-
 exec "$@"
 """
 
