@@ -140,6 +140,7 @@ def supervise(connection: socket.socket) -> list[str]:
         raise OSError(ctypes.get_errno(), "setns")
     child = os.fork()
     if child == 0:
+        connection.detach()  # else its destructor closes the command's file of the same number
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         take_over(request, files)
