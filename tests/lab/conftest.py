@@ -65,8 +65,8 @@ def warm(warm_server: WarmPython, shared: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def python(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Interpreter]:
+def python(warm: Path, shared: Path) -> Iterator[Interpreter]:
     """An interpreter with torch imported, for all recipes of a module."""
-    interpreter = Interpreter(tmp_path_factory.mktemp("python"))
+    interpreter = Interpreter(warm / "python3", shared)
     yield interpreter
     interpreter.close()

@@ -17,6 +17,7 @@ import random
 import signal
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import torch
@@ -127,6 +128,7 @@ def fork(rank: int, folder: Path, port: int) -> int:
 
 
 def main() -> None:
+    warnings.simplefilter("error")
     root, kills, seed = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
     chance = random.Random(seed)
     start = time.monotonic()

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from bare import script
 from launching import Done, run_here
-from recipes import KEEP, Forked
+from recipes import KEEP, Command
 
 from muster.training.checkpoint_folders import find_complete
 
@@ -18,10 +18,10 @@ pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 HERE = Path(__file__).parent
 
 
-def test_fifty_kills_at_random_moments_lose_an_interval_at_most_and_nothing_of_the_result(tmp_path):
+def test_fifty_kills_at_random_moments_lose_an_interval_at_most_and_nothing_of_the_result(warm, tmp_path):
     """killing.py checks each attempt; it ends with an error if a resumed run differs from one that nobody killed."""
     quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR"}  # no warnings of the rank that is killed last
-    done = Forked(HERE / "killing.py", tmp_path, "50", "1", folder=tmp_path, strict=True, **quiet).end(220)
+    done = Command(warm / "python3", HERE / "killing.py", tmp_path, "50", "1", **quiet).end()
     assert (done.code, done.err) == (0, "")
     result = json.loads(done.out)
     assert result["killed"] == 50
@@ -93,7 +93,8 @@ def test_a_run_resumes_with_the_same_or_another_number_of_ranks_and_sees_each_sa
 
 
 REFUSALS = """
-import os, pickle, resource, signal, subprocess, sys
+import os, pickle, resource, signal, subprocess, sys, warnings
+warnings.simplefilter("error")
 from pathlib import Path
 import torch, muster
 from muster.training.checkpoint_folders import find_complete, mark_complete
@@ -218,8 +219,8 @@ print("all refused")
 """
 
 
-def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_overwritten(tmp_path):
-    done = Forked(script(tmp_path, REFUSALS), tmp_path / "saved", folder=tmp_path, strict=True).end(120)
+def test_what_does_not_fit_is_refused_in_one_sentence_and_nothing_is_overwritten(warm, tmp_path):
+    done = Command(warm / "python3", script(tmp_path, REFUSALS), tmp_path / "saved").end()
     assert done.code == 0, done.err
     assert done.out == "all refused\n"
     assert "step-00000006 is damaged: __0_0.distcp has" in done.err

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from bare import reserved_port, script
 from launching import Done, run_here
-from recipes import KEEP, Forked, write_idx, write_mnist, wrong
+from recipes import KEEP, Command, write_idx, write_mnist, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
@@ -140,7 +140,7 @@ def test_a_loss_that_is_no_number_ends_the_run_and_leaves_the_checkpoints_alone(
     assert {path: path.read_bytes() for path in (tmp_path / "runs").rglob("*") if path.is_file()} == before
 
 
-def test_missing_files_are_downloaded_whole_and_checked_or_not_at_all(tmp_path):
+def test_missing_files_are_downloaded_whole_and_checked_or_not_at_all(warm, tmp_path):
     content = b"the file"
     served = tmp_path / "served"
     served.mkdir()
@@ -169,49 +169,35 @@ assert "refused" in fetch("http://127.0.0.1:9/", into / "nobody.gz", "0")
 assert [path.name for path in into.iterdir()] == ["good.gz"]
 """
     try:
-        done = Forked("-c", code, folder=tmp_path).end()
+        done = Command(warm / "python3", "-c", code).end()
     finally:
         server.shutdown()
         server.server_close()
     assert (done.code, done.err) == (0, "")
 
 
-def test_by_itself_on_two_nodes_of_unequal_size(data):
-    argv = [
-        "-m",
-        MNIST,
-        "-n",
-        2,
-        "-g",
-        "2,1",
-        "--master-addr",
-        "127.0.0.1",
-        "--data",
-        data,
-        "--epochs",
-        3,
-        "--batch_size",
-        10,
-    ]
+def test_by_itself_on_two_nodes_of_unequal_size(warm, data):
+    argv = [warm / "python3", "-m", MNIST, "-n", 2, "-g", "2,1", "--share", "2,1,1", "--master-addr", "127.0.0.1"]
+    argv += ["--data", data, "--epochs", 3, "--batch_size", 10]
     with reserved_port() as port:
         nodes = [
-            Forked(*argv, "-i", 0, "--master-port", port, folder=data),
-            Forked(*argv, "-i", 1, folder=data, MASTER_PORT=str(port)),
+            Command(*argv, "-i", 0, "--master-port", port),
+            Command(*argv, "-i", 1, MASTER_PORT=str(port)),
         ]
-        first, second = (node.end(170) for node in nodes)
+        first, second = (node.end() for node in nodes)
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert (first.err, second.err, second.out) == ("", "", "")
     assert accuracy(first.last) > 0.9
 
 
-def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time(tmp_path):
-    argv = ["-m", MNIST, "-n", 2, "-g", "1,1", "--synthetic", 100, "--timeout", 2]
+def test_a_node_that_never_comes_or_a_wrong_address_is_named_in_time(warm):
+    argv = [warm / "python3", "-m", MNIST, "-n", 2, "-g", "1,1", "--synthetic", 100, "--timeout", 2]
     with reserved_port() as port:
         nodes = [
-            Forked(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", port, folder=tmp_path),
-            Forked(*argv, "-i", 1, "--master-addr", "no-such-host.invalid", folder=tmp_path),
+            Command(*argv, "-i", 0, "--master-addr", "127.0.0.1", "--master-port", port),
+            Command(*argv, "-i", 1, "--master-addr", "no-such-host.invalid"),
         ]
-        alone, lost = (node.end(150) for node in nodes)
+        alone, lost = (node.end() for node in nodes)
     assert (alone.code, lost.code) == (125, 125), alone.err + lost.err
     assert re.match(
         r"error: rank 1 of 2 did not reach rank 0 at 127.0.0.1:\d+ within 2 s\nhint: -i 0 has rank 0, -i 1 has rank 1",
@@ -264,13 +250,13 @@ def test_a_killed_and_resumed_run_ends_with_the_loss_of_one_that_was_not(tmp_pat
     argv = ["-m", MNIST, *argv]
     whole = run("whole")
     assert whole.code == 0, whole.said
-    argv = [script(tmp_path, KILLED), str(tmp_path / "runs" / "step-00000020" / "complete.json"), *argv[2:]]
+    argv = [script(tmp_path, KILLED), str(tmp_path / "runs" / "step-00000010" / "complete.json"), *argv[2:]]
     killed = run("runs")
     assert killed.code == 128 + signal.SIGKILL, killed.said
     argv = ["-m", MNIST, *argv[2:]]
     resumed = run("runs", "--resume")
     assert resumed.code == 0, resumed.said
-    assert re.match(r"resumed at step [2-5]0,", resumed.lines(0)[0]), resumed.said
+    assert re.match(r"resumed at step [1-5]0,", resumed.lines(0)[0]), resumed.said
     # Every line from there on, the last one and the accuracy included.
     losses = [re.findall(r"step (\d+)  loss (\S+)", done.out) for done in (whole, resumed)]
     assert losses[0][-1][0] == "60"
@@ -287,10 +273,10 @@ def test_the_real_digits_are_recognised_in_99_of_100(python):
     assert accuracy(done.last) >= 0.99
 
 
-def test_a_terminal_gets_a_bar_and_the_lines_that_stay(data):
+def test_a_terminal_gets_a_bar_and_the_lines_that_stay(warm, data):
     main_end, terminal = pty.openpty()
     argv = ["-m", MNIST, "--data", data, "--epochs", "2", "--batch_size", "10", "--log_every", "5"]
-    process = Forked(*argv, folder=data, stderr=terminal, TERM="xterm")
+    process = Command(warm / "python3", *argv, stderr=terminal, TERM="xterm")
     os.close(terminal)
     shown = b""
     try:

@@ -15,7 +15,7 @@ import pytest
 from bare import ENV, script
 from launching import run_here
 from PIL import Image
-from recipes import KEEP, Ended, Forked, Interpreter, write_cifar, wrong
+from recipes import KEEP, Command, Ended, Interpreter, write_cifar, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -84,8 +84,8 @@ print("as torchvision's")
 """
 
 
-def test_the_model_has_the_names_sizes_and_strides_of_torchvision(tmp_path):
-    done = Forked(script(tmp_path, MODEL), folder=tmp_path).end()
+def test_the_model_has_the_names_sizes_and_strides_of_torchvision(warm, tmp_path):
+    done = Command(warm / "python3", script(tmp_path, MODEL)).end()
     assert (done.err, done.out) == ("", "as torchvision's\n")
 
 
@@ -135,11 +135,11 @@ def test_it_trains_on_cifar_saves_and_evaluates_every_test_image(python, trained
     assert more.code == 0
 
 
-def test_weights_alone_are_taken_up_too_as_the_original_script_did(python, cifar, trained, tmp_path):
+def test_weights_alone_are_taken_up_too_as_the_original_script_did(python, warm, cifar, trained, tmp_path):
     (tmp_path / "two").mkdir()
     code = f"weights = torch.load({str(trained[0] / 'saved_models' / 'resnet_distributed.pth')!r}).items()"
     code = f"import torch; {code}; torch.save({{'module.' + k: v for k, v in weights}}, 'two/w.pth')"
-    assert Forked("-c", code, folder=tmp_path).end().code == 0
+    assert Command(warm / "python3", "-c", code, folder=tmp_path).end().code == 0
     again = ["--data", cifar, "--model_dir", "two", "--model_filename", "w.pth", "--resume", "--learning_rate", "1e-9"]
     second = python.run(RESNET, *SMALL, *again, "--num_epochs", 1, folder=tmp_path)
     assert "with the weights of two/w.pth" in second.out, second.err
@@ -262,12 +262,12 @@ def test_folders_of_images_are_decoded_by_workers(python, tmp_path):
     wrong(python.run(RESNET, *argv, "--data", tmp_path), "val has a class cat that is missing in train")
 
 
-def test_a_copy_of_the_folder_runs_as_it_is(tmp_path):
+def test_a_copy_of_the_folder_runs_as_it_is(warm, tmp_path):
     subprocess.run(
         [sys.executable, "-m", "muster", "recipes", "copy", "resnet50", "--to", tmp_path], check=True, env=ENV
     )
-    argv = ["--use_syn", "--steps_syn", 1, "--batch_size", 2, "--image_size", 32]
-    done = Forked("-m", "resnet50", *argv, "--arch", "resnet18", "--num_epochs", 1, folder=tmp_path).end()
+    argv = ["--use_syn", "--steps_syn", 1, "--batch_size", 2, "--image_size", 32, "--arch", "resnet18"]
+    done = Command(warm / "python3", "-m", "resnet50", *argv, "--num_epochs", 1, folder=tmp_path).end()
     assert (done.code, done.err) == (0, "")
     assert "images/s: " in done.out
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from bare import ENV, script
 from launching import run_here
-from recipes import Forked
+from recipes import Command
+from waiting import patience
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -140,14 +141,14 @@ print([network_obstacle(*each) for each in (
 )
 
 
-def run(tmp_path: Path, code: str) -> str:
-    done = Forked(script(tmp_path, code), tmp_path, folder=tmp_path).end(170)
-    assert done.code == 0, done.err
+def run(warm: Path, tmp_path: Path, code: str) -> str:
+    done = Command(warm / "python3", script(tmp_path, code), tmp_path).end()
+    assert (done.code, done.err) == (0, "")
     return done.out
 
 
-def test_loss_gradients_statistics_and_checkpoints_are_those_of_the_plain_step(tmp_path):
-    assert run(tmp_path, SAME_NUMBERS) == "the same\n"
+def test_loss_gradients_statistics_and_checkpoints_are_those_of_the_plain_step(warm, tmp_path):
+    assert run(warm, tmp_path, SAME_NUMBERS) == "the same\n"
 
 
 def test_two_ranks_with_unequal_shares_train_as_with_ddp(tmp_path):
@@ -156,8 +157,8 @@ def test_two_ranks_with_unequal_shares_train_as_with_ddp(tmp_path):
     assert done.lines(0) == done.lines(1) == ["the same"]
 
 
-def test_what_the_fused_step_cannot_train_is_said_in_words(tmp_path):
-    assert eval(run(tmp_path, OBSTACLES)) == [
+def test_what_the_fused_step_cannot_train_is_said_in_words(warm, tmp_path):
+    assert eval(run(warm, tmp_path, OBSTACLES)) == [
         "",
         "it requires bf16",
         "it needs --channels_last",
@@ -168,8 +169,8 @@ def test_what_the_fused_step_cannot_train_is_said_in_words(tmp_path):
     ]
 
 
-def test_without_a_gpu_there_is_nothing_to_check(tmp_path):
-    done = Forked("-m", "muster.recipes.resnet50.fused.check", folder=tmp_path).end()
+def test_without_a_gpu_there_is_nothing_to_check(warm):
+    done = Command(warm / "python3", "-m", "muster.recipes.resnet50.fused.check").end()
     assert (done.code, done.out) == (2, "")
     words = "error: cannot check the fused step: it needs a GPU of compute capability 9.0 or newer\nhint: "
     assert done.err.startswith(words)
@@ -180,6 +181,6 @@ def test_every_kernel_computes_what_its_definition_says(tmp_path):
     pytest.importorskip("triton", reason="Triton comes with torch for GPUs only", exc_type=ImportError)
     env = {**ENV, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "muster.recipes.resnet50.fused.check", "kernels"]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=390)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=patience(390))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith("\nright\n")

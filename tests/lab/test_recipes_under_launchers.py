@@ -11,9 +11,10 @@ import sys
 import time
 
 import pytest
-from bare import ALL_RECIPES, ENV, PLACE, RECIPES, check_recipes, places, reserved_port, script
+from bare import ALL_RECIPES, ENV, PLACE, RECIPES, Started, check_recipes, places, reserved_port, script
 from launching import run_here
-from waiting import ending, patience
+from recipes import Command, Ended
+from waiting import ending
 
 from muster.cli.recipes import find_recipes
 from muster.lab import Lab
@@ -37,8 +38,8 @@ if __name__ == "__main__":
 """
 
 
-def run(*argv, timeout=170, **env) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([str(a) for a in argv], env={**ENV, **env}, capture_output=True, text=True, timeout=timeout)
+def run(*argv: object, **env: str) -> Ended:
+    return Command(*argv, **env).end()
 
 
 def check_here(out: str, world: int, launcher: str) -> None:
@@ -53,14 +54,14 @@ def test_every_recipe_is_among_those_that_are_tried():
 def test_a_copied_recipe_runs_under_plain_python(tmp_path):
     subprocess.run([sys.executable, "-m", "muster", "recipes", "copy", "hello", "--to", tmp_path], check=True)
     done = run(sys.executable, tmp_path / "hello.py")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert re.fullmatch(r"\[http://127\.0\.0\.1:\d+\] hello from \[.*:gloo\] process 0/1\n", done.stdout)
+    assert (done.code, done.err) == (0, "")
+    assert re.fullmatch(r"\[http://127\.0\.0\.1:\d+\] hello from \[.*:gloo\] process 0/1\n", done.out)
 
 
 def test_recipes_run_under_plain_python(tmp_path, warm):
     done = run(warm / "python3", script(tmp_path, ALL_RECIPES))
-    assert (done.returncode, done.stderr) == (0, "")
-    check_here(done.stdout, 1, "python")
+    assert (done.code, done.err) == (0, "")
+    check_here(done.out, 1, "python")
 
 
 def test_recipes_run_under_muster_run(tmp_path):
@@ -73,27 +74,27 @@ def test_recipes_run_under_muster_run(tmp_path):
 
 def test_recipes_run_under_torchrun(tmp_path, warm):
     done = run(warm / "torchrun", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
-    assert (done.returncode, done.stderr) == (0, "")
-    check_here(done.stdout, 2, "torchrun")
+    assert (done.code, done.err) == (0, "")
+    check_here(done.out, 2, "torchrun")
 
 
 def test_recipes_under_torch_distributed_launch(tmp_path, warm):
     done = run(warm / "python3", "-m", "torch.distributed.launch", "--nproc-per-node=2", script(tmp_path, ALL_RECIPES))
-    assert done.returncode == 0
+    assert done.code == 0
     # The launcher itself warns once that it is deprecated; the ranks must add nothing.
-    assert done.stderr.count("Warning") == done.stderr.count("FutureWarning: The module torch.distributed.launch") == 1
-    assert not re.search(r"\[W|\[rank|error:", done.stderr)
-    check_here(done.stdout, 2, "torch.distributed.launch")
+    assert done.err.count("Warning") == done.err.count("FutureWarning: The module torch.distributed.launch") == 1
+    assert not re.search(r"\[W|\[rank|error:", done.err)
+    check_here(done.out, 2, "torch.distributed.launch")
 
 
 @pytest.mark.skipif(not shutil.which("mpirun"), reason="mpirun is not installed (apt install openmpi-bin)")
 def test_recipes_run_under_mpirun(tmp_path, warm):
     root = ("--allow-run-as-root",) if os.geteuid() == 0 else ()
     done = run("mpirun", *root, "--oversubscribe", "-np", 3, warm / "python3", script(tmp_path, ALL_RECIPES))
-    assert (done.returncode, done.stderr) == (0, "")
-    check_here(done.stdout, 3, "mpirun (Open MPI)")
-    assert "OMPI_COMM_WORLD_SIZE : 3" in done.stdout
-    assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.stdout
+    assert (done.code, done.err) == (0, "")
+    check_here(done.out, 3, "mpirun (Open MPI)")
+    assert "OMPI_COMM_WORLD_SIZE : 3" in done.out
+    assert "OMPI_MCA_orte_precondition_transports : (hidden)" in done.out
 
 
 WORKERS = {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"}
@@ -102,17 +103,17 @@ WORKERS = {"worker 0 of 2, local 0 of 2", "worker 1 of 2, local 1 of 2"}
 def test_ranks_of_mp_spawn_meet_without_an_address(tmp_path):
     # They are a Python that is not warm.
     done = run(sys.executable, script(tmp_path, SPAWN), script(tmp_path, PLACE, "work.py"))
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.code, done.err) == (0, "")
     here = socket.gethostname()
-    assert sorted(done.stdout.splitlines()) == sorted([*WORKERS, *places("environment", [here, here])])
+    assert sorted(done.out.splitlines()) == sorted([*WORKERS, *places("environment", [here, here])])
 
 
 def test_recipes_under_mp_spawn_meet_without_an_address(tmp_path, warm):
     work = script(tmp_path, ALL_RECIPES, "work.py")
     done = run(warm / "python3", script(tmp_path, SPAWN), work)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert set(done.stdout.splitlines()) >= WORKERS
-    check_here(done.stdout, 2, "environment")
+    assert (done.code, done.err) == (0, "")
+    assert set(done.out.splitlines()) >= WORKERS
+    check_here(done.out, 2, "environment")
 
 
 REFUSED = """
@@ -129,8 +130,8 @@ for name in ("hello", "message_passing", "check_config"):
 
 def test_a_backend_that_cannot_be_had_is_one_sentence_that_names_gloo(tmp_path, warm):
     done = run(warm / "python3", script(tmp_path, REFUSED))
-    assert [line for line in done.stdout.splitlines() if line.startswith("exit")] == ["exit 2"] * 6
-    errors, hints = done.stderr.splitlines()[::2], done.stderr.splitlines()[1::2]
+    assert [line for line in done.out.splitlines() if line.startswith("exit")] == ["exit 2"] * 6
+    errors, hints = done.err.splitlines()[::2], done.err.splitlines()[1::2]
     assert len(errors) == len(hints) == 6
     assert all("use backend gloo" in hint for hint in hints)
     assert errors[0] == f"error: backend nccl is not available: rank 0 on {socket.gethostname()} has no visible GPU"
@@ -177,7 +178,7 @@ print("all said")
 
 def test_a_world_is_opened_closed_and_opened_again_silently(tmp_path):
     done = run(sys.executable, script(tmp_path, LIFE))
-    assert (done.returncode, done.stdout, done.stderr) == (0, "all said\n", "")
+    assert (done.code, done.out, done.err) == (0, "all said\n", "")
 
 
 FAILING = """
@@ -199,16 +200,14 @@ with muster.init(rank=int(sys.argv[1]), world_size=2) as world:
 def test_a_rank_that_raises_leaves_at_once_although_another_never_answers(tmp_path, warm):
     path = script(tmp_path, FAILING)
     with reserved_port() as port:
-        env = {**ENV, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        with ending(subprocess.Popen([warm / "python3", path, "1"], env=env)) as other:
-            failing = subprocess.run(
-                [warm / "python3", path, "0"], env=env, capture_output=True, text=True, timeout=170
-            )
+        env = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        with ending(subprocess.Popen([warm / "python3", path, "1"], env={**ENV, **env})) as other:
+            failing = run(warm / "python3", path, "0", **env)
             left = time.time()
             assert other.poll() is None
-    assert failing.returncode == 1
-    assert failing.stderr.rstrip().endswith("ValueError: mine")
-    assert left - float(failing.stdout) < 60, "it waited for the other"
+    assert failing.code == 1
+    assert failing.err.rstrip().endswith("ValueError: mine")
+    assert left - float(failing.out) < 60, "it waited for the other"
 
 
 ABSENT = """
@@ -222,23 +221,17 @@ except muster.MusterError as error:
 
 def test_a_rank_that_never_comes_is_named_on_either_side(tmp_path, warm):
     path = script(tmp_path, ABSENT)
-    env = {**ENV, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    env = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
     with reserved_port() as port, reserved_port() as nobodys:
         sides = [
-            subprocess.Popen(
-                [warm / "python3", path],
-                env={**env, "RANK": str(rank), "MASTER_PORT": str(at)},
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            Command(warm / "python3", path, **env, RANK=str(rank), MASTER_PORT=str(at))
             for rank, at in ((0, port), (1, nobodys))
         ]
-        zero, one = (side.communicate(timeout=patience(100)) for side in sides)
-    assert zero == (f"rank 1 of 2 did not reach rank 0 at 127.0.0.1:{port} within 1 s\n", "")
-    assert one[1] == ""
+        zero, one = (side.end() for side in sides)
+    assert (zero.err, one.err) == ("", "")
+    assert zero.out == f"rank 1 of 2 did not reach rank 0 at 127.0.0.1:{port} within 1 s\n"
     assert re.fullmatch(
-        r"rank 1 on \S+ could not reach rank 0 at 127.0.0.1:\d+ within 1 s: Connection refused\n", one[0]
+        r"rank 1 on \S+ could not reach rank 0 at 127.0.0.1:\d+ within 1 s: Connection refused\n", one.out
     )
 
 
@@ -253,8 +246,8 @@ def test_a_taken_port_is_named(tmp_path, warm):
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT=str(port),
         )
-    assert done.stdout == f"rank 0 could not listen on port {port} of {socket.gethostname()}: Address already in use\n"
-    assert done.stderr == ""
+    assert done.out == f"rank 0 could not listen on port {port} of {socket.gethostname()}: Address already in use\n"
+    assert done.err == ""
 
 
 LOCAL = """
@@ -268,23 +261,11 @@ with muster.init(timeout=30) as world:
 @pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
 def test_local_ranks_over_two_hosts_are_found_without_variables(shared, warm):
     path = script(shared, LOCAL)
+    env = {"WORLD_SIZE": "3", "MASTER_ADDR": "h1", "MASTER_PORT": "29501"}
     with Lab(2, bind=(shared,)) as lab:
         ranks = [
-            lab.popen(
-                host,
-                [str(warm / "python3"), path],
-                env={
-                    **ENV,
-                    "RANK": str(rank),
-                    "WORLD_SIZE": "3",
-                    "MASTER_ADDR": "h1",
-                    "MASTER_PORT": "29501",
-                },
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
+            Started(lab, host, [warm / "python3", path], RANK=str(rank), **env)
             for rank, host in enumerate(("h1", "h2", "h2"))
         ]
-        said = [process.communicate(timeout=patience(150)) for process in ranks]
-    assert said == [("0 0 1\n", ""), ("1 0 2\n", ""), ("2 1 2\n", "")]
+        ended = [rank.end() for rank in ranks]
+    assert [(rank.stdout, rank.stderr) for rank in ended] == [("0 0 1\n", ""), ("1 0 2\n", ""), ("2 1 2\n", "")]

@@ -32,6 +32,10 @@ def test_recipes_as_tasks_of_pbsdsh_one_on_each_host(site, shared, warm):
     job = site.qsub("h1", task, select="2:ncpus=1", place="scatter", walltime=110)
     assert job.wait(115) == 0, job.output
     check_recipes(job.output.rstrip("\n"), ["h1", "h2"], "PBS task")
+    task = f"pbsdsh -- {sys.executable} {script(shared, PLACE)}"  # this one is not warm
+    job = site.qsub("h1", task, select="2:ncpus=1", place="scatter", walltime=110)
+    assert job.wait(115) == 0, job.output
+    assert sorted(job.output.splitlines()) == places("PBS task", ["h1", "h2"])
 
 
 def test_several_tasks_on_a_host_without_ranks_are_an_error(site, shared, warm):

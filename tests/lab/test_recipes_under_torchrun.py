@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
 from pathlib import Path
 
 import pytest
-from bare import BIN, ENV, LIGHT, LIGHT_RECIPES, PLACE, Started, check_recipes, places, reserved_port, script
-from waiting import patience
+from bare import BIN, LIGHT, LIGHT_RECIPES, PLACE, Started, check_recipes, places, reserved_port, script
+from recipes import Command
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(240)]
 
@@ -48,16 +47,22 @@ def test_recipes_run_on_two_hosts(cluster, shared, warm, launcher):
     check_recipes(second.stdout + first.stdout, ["h1", "h1", "h2", "h2"], launcher, LIGHT)
 
 
-def test_torchrun_as_it_is_installed_starts_two_ranks(tmp_path):
+@pytest.mark.parametrize("launcher", LAUNCHERS)
+def test_a_launcher_as_it_is_installed_starts_two_ranks(tmp_path, launcher):
     # The launcher and the ranks are a Python that is not warm.
-    argv = [f"{BIN}/torchrun", "--standalone", "--nproc-per-node=2", script(tmp_path, PLACE)]
-    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=patience(170))
-    assert (done.returncode, done.stderr) == (0, "")
-    # torchrun's ranks do not buffer: the end of a line may come after the start of another rank's.
+    program, *arguments = LAUNCHERS[launcher]
+    done = Command(f"{BIN}/{program}", *arguments, "--standalone", "--nproc-per-node=2", script(tmp_path, PLACE)).end()
+    assert done.code == 0, done.err
+    assert (
+        done.err.count("Warning")
+        == done.err.count("torch.distributed.launch is deprecated")
+        == (launcher != "torchrun")
+    )
+    # The ranks do not buffer: the end of a line may come after the start of another rank's.
     here = socket.gethostname()
-    wanted = places("torchrun", [here, here])
-    assert all(line in done.stdout for line in wanted), done.stdout
-    assert len(done.stdout) == len("\n".join([*wanted, ""]))
+    wanted = places(launcher, [here, here])
+    assert all(line in done.out for line in wanted), done.out
+    assert len(done.out) == len("\n".join([*wanted, ""]))
 
 
 def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_path, warm):
@@ -71,17 +76,7 @@ def test_recipes_under_a_launcher_that_only_gives_local_rank_as_an_argument(tmp_
 def run_with_local_rank(warm: Path, path: str, port: int) -> tuple[str, str]:
     """What two ranks print that get their local rank only as an argument."""
     world = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    pipe = subprocess.PIPE
-    ranks = [
-        subprocess.Popen(
-            [str(warm / "python3"), path, f"--local_rank={rank}"],
-            env={**ENV, **world, "RANK": str(rank)},
-            stdout=pipe,
-            stderr=pipe,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    (zero, zero_err), (one, one_err) = (rank.communicate(timeout=patience(170)) for rank in ranks)
-    assert (zero_err, one_err) == ("", "")
-    return zero, one
+    ranks = [Command(warm / "python3", path, f"--local_rank={rank}", **world, RANK=str(rank)) for rank in range(2)]
+    zero, one = (rank.end() for rank in ranks)
+    assert (zero.err, one.err) == ("", "")
+    return zero.out, one.out

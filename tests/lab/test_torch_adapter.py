@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 from launching import run_here
-from recipes import Forked
+from recipes import Command
+from waiting import patience
 
 pytestmark = pytest.mark.torch
 
@@ -246,15 +247,15 @@ def test_the_private_names_of_torch_are_as_muster_needs_them_when_a_zygote_start
     # As the zygote is started: no thread pool while torch is imported.
     env = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     command = [sys.executable, "-c", program]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=patience(110), check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
     "program", [RECORDED, MESH, CAPTURED, STRANGE], ids=["calls recorded", "a mesh", "a graph", "another torch"]
 )
-def test_the_private_names_of_torch_are_as_muster_needs_them(program: str, tmp_path: Path):
-    done = Forked("-c", program, folder=tmp_path).end()
+def test_the_private_names_of_torch_are_as_muster_needs_them(program: str, warm: Path):
+    done = Command(warm / "python3", "-c", program).end()
     assert (done.code, done.err) == (0, "")
 
 

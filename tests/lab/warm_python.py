@@ -4,8 +4,8 @@
 torchrun or a shell: it hands its arguments, environment, directory and open files to the server through a socket in
 that folder. The server forks, and the copy enters the namespaces of whoever called (so lab hosts that share the folder
 need no server of their own) and runs the command line. The shim passes signals on and ends as the command ends; if it
-is killed, so is the command. What differs from a real Python: the parent, the process group, and `muster` apart, when
-modules are imported. So each test file keeps a test with the real one for each launcher.
+is killed, so is the command. Differences from a real Python: its parent, its process group, and that torch is already
+imported (Muster is not). So one test of each launcher uses a real one.
 """
 
 from __future__ import annotations
@@ -140,6 +140,7 @@ def supervise(connection: socket.socket) -> list[str]:
         raise OSError(ctypes.get_errno(), "setns")
     child = os.fork()
     if child == 0:
+        connection.detach()  # else its destructor closes the command's file of the same number
         os.setsid()
         libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         take_over(request, files)
