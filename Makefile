@@ -16,14 +16,14 @@ test: setup ## The static checks, the documentation and every test, side by side
 	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
 
 tests: setup ## Every test, without the static checks and the documentation
-	$(BIN)/python -m pytest -n 3 # many tests wait, so three share two cores; tests/conftest.py distributes them
+	$(BIN)/python -m pytest -n 6 # many tests wait, so six share two cores; tests/conftest.py distributes them
 
 unit: setup ## Only the tests of pure functions, in seconds
-	@$(MAKE) --no-print-directory --keep-going --output-sync -j4 unit-1 unit-2 unit-3 unit-4 # many wait, as above
+	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(foreach part,1 2 3 4 5 6,unit-$(part))
 
 unit-%: export PYTHONDONTWRITEBYTECODE := # byte code saves half of the time to collect the tests
 unit-%:
-	$(BIN)/python -m pytest -q -p no:logging -p no:cacheprovider --part $*/4 tests/unit # see tests/conftest.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/6 tests/unit # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
 	$(BIN)/ruff check
