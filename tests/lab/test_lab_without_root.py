@@ -61,7 +61,7 @@ from muster.lab import Lab
 
 def ssh(lab, host, command):
     argv = [*lab.ssh_argv(), "-o", "BatchMode=yes", host, command]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=patience(30))
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
     return done.stdout.strip() or done.stderr.strip()
 
 def until(check):
