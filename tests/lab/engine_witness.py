@@ -75,7 +75,14 @@ def witness(engine: Engine, shared: Path, witness_env: Env, disturb: Callable[[E
     (shared / "witness.py").write_text(WITNESS)
     answers = shared / f"{engine.name}.answers"
     answers.write_text("x" * 200_000)
-    env: dict[str, Any] = {"ANSWERS": str(answers), **witness_env}
+    try:
+        return _witnessed(engine, {"ANSWERS": str(answers), **witness_env}, disturb)
+    except BaseException:
+        engine.restore()  # else the next test would find its processes
+        raise
+
+
+def _witnessed(engine: Engine, env: dict[str, Any], disturb: Callable[[EngineJob], None]) -> Witness:
     job = engine.start(ONE_EACH, "--no-zygote", "--grace", "60", "witness.py", **env)
     job.wait_for("up\n", 3)
     processes = _processes(engine, job)

@@ -120,18 +120,8 @@ def test_a_rank_0_that_never_comes_under_mpirun_is_looked_for_on_every_host(clus
 
 
 def test_a_rank_0_that_never_comes_under_mpiexec_is_missed(cluster, shared, empty, warm):
-    argv = [
-        "mpiexec.hydra",
-        "-hosts",
-        "h2,h3",
-        "-ppn",
-        1,
-        "-n",
-        2,
-        warm / "python3",
-        script(shared, ABSENT, "absent.py"),
-    ]
-    done = run_on(cluster, "h1", *argv, empty, "PMI_RANK", 2, 0)
+    start = ["mpiexec.hydra", "-hosts", "h2,h3", "-ppn", 1, "-n", 2, warm / "python3"]
+    done = run_on(cluster, "h1", *start, script(shared, ABSENT, "absent.py"), empty, "PMI_RANK", 2, 0)
     assert (done.stderr, done.stdout) == (
         "",
         "1 says: rank 1 on h3 could not find rank 0 within 2 s: rank 0 has not published its address through mpiexec\n",
