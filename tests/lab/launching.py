@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -201,3 +202,24 @@ def alive(lab: Lab, hosts: Iterable[str]) -> dict[str, list[str]]:
     """The command lines of what lives on each host, where anything does."""
     found = {host: [command for _, command in lab.processes(host)] for host in hosts}
     return {host: commands for host, commands in found.items() if commands}
+
+
+def pages(state: Path) -> list[int]:
+    """The servers left by `muster run --dashboard` for jobs in a state directory."""
+    found: list[int] = []
+    jobs = [path.parent.name for path in state.rglob("state.json")]
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(f"muster dashboard {name}".encode() in command for name in jobs):
+            found.append(int(process.name))
+    return found
+
+
+def end_pages(state: Path) -> None:
+    """End these servers; else they stay up for 10 minutes after the job."""
+    for process in pages(state):
+        os.kill(process, signal.SIGTERM)
+    wait_until("the pages to end", lambda: not pages(state), 40)

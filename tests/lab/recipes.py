@@ -15,7 +15,7 @@ from waiting import end, ending, patience
 KEEP = ("--keep=5m", "--preload=torch._dynamo", "--preload=torch.distributed.checkpoint")
 """Options of `muster run` with which the runs of a module share a zygote that has imported what recipes need.
 
-An optimizer's first step imports torch._dynamo, which takes half a second.
+An optimizer's first step imports torch._dynamo, which takes 1.0 s of CPU time.
 """
 
 SERVER = """

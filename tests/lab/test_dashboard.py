@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 from browser import PROGRAM, Browser
-from launching import MUSTER, PLAIN, Job
+from launching import MUSTER, PLAIN, Job, end_pages, pages
 from tests.unit.sample_job import BEGIN, HOSTILE, ended, job, rank_of, write_folder
 from waiting import end, ending, patience, wait_until
 
@@ -708,26 +708,6 @@ def test_muster_dashboard_shows_a_job_that_has_ended_until_ctrl_c(browser: Brows
         _, said = process.communicate(timeout=patience(40))
         assert process.returncode == 0
         assert said == "muster: dashboard of 20261115-101500-train-3f9a, Ctrl-C to stop it\n"
-
-
-def pages(state: Path) -> list[int]:
-    """The servers left by `muster run --dashboard` for jobs in a state directory."""
-    found: list[int] = []
-    jobs = [path.parent.name for path in state.rglob("state.json")]
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            command = (process / "cmdline").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if any(f"muster dashboard {name}".encode() in command for name in jobs):
-            found.append(int(process.name))
-    return found
-
-
-def end_pages(state: Path) -> None:
-    for process in pages(state):
-        os.kill(process, signal.SIGTERM)
-    wait_until("the pages to end", lambda: not pages(state), 40)
 
 
 def contrast_of(browser: Browser, selector: str) -> list[list[float]]:

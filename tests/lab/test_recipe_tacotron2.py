@@ -100,8 +100,8 @@ def test_epochs_of_a_few_steps_are_not_all_validated(python, corpus, tmp_path):
     short = ["-o", "out", "-bs", "4", "--epochs", "6", "--epochs-per-checkpoint", "5"]  # of 4 steps
     ended = python.run(TACOTRON2, *argv, *short, folder=tmp_path)
     assert (ended.code, ended.err) == (0, "")
-    told = re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE)
-    assert told == ["1", "5", "6", "6"]  # the last one is said again at the end
+    validated = re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE)
+    assert validated == ["1", "5", "6", "6"]  # the last one is printed again at the end
     ended = python.run(TACOTRON2, *argv, "-o", "other", "-bs", "1", "--epochs", "8", folder=tmp_path)  # of 19 steps
     assert re.findall(r"^epoch (\d+): validation", ended.out, re.MULTILINE) == ["1", "7", "8", "8"]
 

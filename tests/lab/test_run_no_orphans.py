@@ -392,7 +392,7 @@ def test_a_short_hiccup_of_the_network_does_not_end_a_job(scene: Scene) -> None:
     # TCP's turn: it waits twice as long each time, and on a busy machine more than the 5 s might be over by then.
     client = scene.ssh_client("h3")
     os.kill(client, signal.SIGSTOP)
-    wait_until("the silence to be told", lambda: "h3 has been silent" in job.err, 20, lambda: job.err)
+    wait_until("the report of the silence", lambda: "h3 has been silent" in job.err, 20, lambda: job.err)
     os.kill(client, signal.SIGCONT)
     wait_until("the host to be back", lambda: "h3 is back" in job.err, 20, lambda: job.err)
     assert job.process.poll() is None

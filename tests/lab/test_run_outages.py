@@ -23,7 +23,7 @@ from muster.lab import Lab
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(150)]
 
-# Prints numbered lines until it is asked to end; rank 1, whose host has the outage, much at once if it is told so.
+# Prints numbered lines until the test ends it; with a second argument, rank 1, on the host of the outage, prints many.
 LINES = """
 import os, sys, time
 number, filling = 0, "x" * 80 if sys.argv[2:] and os.environ["RANK"] == "1" else ""

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from hostile_modules import write_hostile_modules
-from launching import MUSTER, PLAIN, run_here
+from launching import MUSTER, PLAIN, end_pages, run_here
 from waiting import patience, wait_until
 
 from muster.agent import dial_back
@@ -64,11 +64,14 @@ def test_a_run_imports_nothing_from_the_working_directory(shared_folder: Path, o
 def test_neither_detach_nor_the_dashboard_nor_a_check_import_from_the_working_directory(shared_folder: Path) -> None:
     state = shared_folder.parent / "state"
     options = ["--nproc", "1", "--no-zygote", "--detach", "--dashboard"]
-    done = run_here(shared_folder, *options, "scripts/own.py", state=state)
-    log = done.folder / "attempt-0" / "rank-0.log"
-    wait_until("the job", lambda: log.exists() and log.read_text() == "from beside the script\n")
-    assert run_here(shared_folder, command="ps", state=state).code == 0
-    assert run_here(shared_folder, command="check", state=state).code in (0, 3)
+    try:
+        done = run_here(shared_folder, *options, "scripts/own.py", state=state)
+        log = done.folder / "attempt-0" / "rank-0.log"
+        wait_until("the job", lambda: log.exists() and log.read_text() == "from beside the script\n")
+        assert run_here(shared_folder, command="ps", state=state).code == 0
+        assert run_here(shared_folder, command="check", state=state).code in (0, 3)
+    finally:
+        end_pages(state)
     assert_nothing_ran(shared_folder)
 
 
