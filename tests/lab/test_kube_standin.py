@@ -109,9 +109,10 @@ def test_exec_ends_when_its_children_have_closed_their_output(kube: KubeCluster)
 def test_only_process_1_gets_sigterm(kube: KubeCluster) -> None:
     """A deleted pod's process 1 gets SIGTERM; everything else in it only the SIGKILL after the grace period."""
     loop = "while :; do sleep 0.1; done"
-    script = f"trap 'echo got TERM' TERM; (trap 'echo child got TERM' TERM; {loop}) & {loop}"
+    script = f"trap 'echo got TERM' TERM; (trap 'echo child got TERM' TERM; echo ready; {loop}) & {loop}"
     kube.add_pod("a", command=("sh", "-c", script), restart="Never")
     output = kube.pods.running["default", "a"].containers["main"].output
+    wait_until("both traps", lambda: b"ready" in output)  # process 1 without one ignores SIGTERM
     kube.delete_pod("a", grace=1)
     wait_until("SIGTERM", lambda: b"got TERM" in output)
     kube.wait_until_gone("a")

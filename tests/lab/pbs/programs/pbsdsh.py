@@ -108,6 +108,8 @@ class Run:
         except (Failed, OSError):
             print("error 17000 on spawn", file=sys.stderr)
             return
+        if self.capture:
+            self.capture.accept()
         if self.verbose:
             print(f"pbsdsh: spawned task 0x{index:08X} on logical node {line} event {index + 1}", flush=True)
 
@@ -141,14 +143,13 @@ class Capture:
         self._listener = socket.create_server((SITE["hosts"][socket.gethostname()]["address"], 0))
         self._readers: list[threading.Thread] = []
         self.place: tuple[str, int] = self._listener.getsockname()
-        threading.Thread(target=self._accept, daemon=True).start()
 
-    def _accept(self) -> None:
-        while True:
-            connection, _ = self._listener.accept()
-            reader = threading.Thread(target=self._copy, args=(connection,), daemon=True)
-            self._readers.append(reader)
-            reader.start()
+    def accept(self) -> None:
+        """Read from a task that was started: its mom has connected before it answers."""
+        connection, _ = self._listener.accept()
+        reader = threading.Thread(target=self._copy, args=(connection,), daemon=True)
+        reader.start()
+        self._readers.append(reader)
 
     @staticmethod
     def _copy(connection: socket.socket) -> None:
@@ -164,5 +165,5 @@ def _fire(number: int, _: object) -> None:
     raise Fired(number)
 
 
-# At once, as a C program does: daemon threads of Capture wait for connections that never come.
+# At once, as a C program does: a task that left its session may keep a connection of Capture open.
 os._exit(main())
