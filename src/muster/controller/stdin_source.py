@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import stat
 from base64 import b64encode
 
@@ -64,12 +65,20 @@ async def _read() -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(0).st_mode):  # a regular file is always ready and cannot be polled
             await _readable()
-            while os.isatty(0) and os.tcgetpgrp(0) != os.getpgrp():  # in the background: what is typed is for the shell
+            # In the background, what is typed is for the shell. If that was `fg`, the shell has read it and the job is in
+            # the foreground: a read now would block the event loop until the user types another line.
+            while os.isatty(0) and not (os.tcgetpgrp(0) == os.getpgrp() and _has_input()):
                 await asyncio.sleep(_BETWEEN_LOOKS)
                 await _readable()
         return os.read(0, _PIECE)
     except OSError:
         return b""  # the terminal is closed, or a device that cannot be polled
+
+
+def _has_input() -> bool:
+    poll = select.poll()
+    poll.register(0, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 async def _readable() -> None:
