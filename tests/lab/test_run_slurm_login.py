@@ -94,8 +94,9 @@ def full(engine: SlurmEngine) -> Iterator[None]:
     ids=lambda value: value.name if isinstance(value, signal.Signals) else "",
 )
 def test_a_wait_in_the_queue_ends_when_its_user_leaves(engine: SlurmEngine, number: signal.Signals, code: int) -> None:
-    job = HostJob(engine.lab, "h1", engine.folder, *OWN, "train.py")
-    wait_until("the queue", lambda: any("PENDING" in line for line in engine.jobs()), 30, lambda: job.err)
+    loud = [word.replace(" --quiet", "") for word in OWN]
+    job = HostJob(engine.lab, "h1", engine.folder, *loud, "train.py")
+    wait_until("the queue", lambda: "Pending job allocation" in job.err, 30, lambda: job.err)
     job.process.send_signal(number)
     wait_until("an empty queue", lambda: len(engine.jobs()) == 1, 30, lambda: str(engine.jobs()))
     done = job.wait(30)

@@ -16,6 +16,7 @@ from waiting import ending
 
 from muster.agent.agent import Agent
 from muster.agent.channel import Pipes
+from muster.agent.controller_session import clock
 from muster.agent.slow_rank_probe import NOTHING
 
 pytestmark = [
@@ -134,6 +135,21 @@ def test_why_the_agent_ends_without_being_asked_is_for_the_log(talk: Talk):
     talk.agent.stop_everything()
     note = talk.hear()
     assert (note["t"], note["text"]) == ("log", "the agent exits: SIGTERM")
+
+
+def test_a_stop_in_the_middle_of_a_turn_is_not_silence_of_the_controller(talk: Talk, monkeypatch: pytest.MonkeyPatch):
+    stopped = 0.0
+    monkeypatch.setattr("muster.agent.agent.clock", lambda: clock() + stopped)
+
+    def stop() -> None:
+        nonlocal stopped
+        stopped = 60.0
+
+    monkeypatch.setattr(talk.agent.dialing, "step", stop)
+    talk.agent.turn()
+    talk.agent.turn()
+    assert not talk.agent.ending
+    assert talk.agent.session.lease.is_held(clock() + stopped)
 
 
 def test_a_descriptor_that_another_handler_of_the_same_turn_closed_is_not_read(talk: Talk):

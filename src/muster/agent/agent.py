@@ -175,7 +175,9 @@ class Agent:
         busy = busy or self.sessions.is_busy
         self.session.flush()
         ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
-        self.hold.follow(self.session.lease, clock(), is_ending=self.ending)
+        # The same time for both decisions about the lease: a stop of the agent between them is not silence.
+        now = clock()
+        self.hold.follow(self.session.lease, now, is_ending=self.ending)
         for key, _ in ready:
             if self.selector.get_map().get(key.fd) is key:  # an earlier handler of this turn may have closed it
                 key.data()
@@ -192,7 +194,7 @@ class Agent:
         self.usage.step(self.ranks.ranks.values())
         if self.notices is not None:
             self.notices.step()
-        if self.session.lease.is_over(clock()):
+        if self.session.lease.is_over(now):
             self.is_orphan = True
             self.end(f"no contact with the controller for {self.session.lease.seconds:g} s")
 

@@ -65,8 +65,8 @@ async def _read() -> bytes:
     try:
         if not stat.S_ISREG(os.fstat(0).st_mode):  # a regular file is always ready and cannot be polled
             await _readable()
-            # In the background, what is typed is for the shell. If that was `fg`, the shell has read it and the job is in
-            # the foreground: a read now would block the event loop until the user types another line.
+            # In the background, what is typed is for the shell. If that was `fg`, the shell has read it, and the job is
+            # in the foreground: a read now would block the event loop until the user types another line.
             while os.isatty(0) and not (os.tcgetpgrp(0) == os.getpgrp() and _has_input()):
                 await asyncio.sleep(_BETWEEN_LOOKS)
                 await _readable()

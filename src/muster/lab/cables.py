@@ -36,6 +36,8 @@ class Cables:
             self._site.in_switch(
                 ["ip", "-b", "-"], text=link_rules.carrier(name, new), what=f"could not change the cable of {name}"
             )
+        if old.cut and not new.cut:
+            self._forget_neighbors()
 
     def drop(self, name: str) -> None:
         """Remove the cable of a dead host, including its faults."""
@@ -46,6 +48,12 @@ class Cables:
         """Stop the slow wires; everything else ends with the switch."""
         for name in list(self._wires):
             self._end_wire(name)
+
+    def _forget_neighbors(self) -> None:
+        """End searches for neighbors that began while a cable was cut: what connects now would fail with them."""
+        for name in filter(self._site.running, self._site.hosts):
+            argv = ["ip", "neigh", "flush", "dev", "eth0"]
+            self._site.in_network_of(name, argv, what=f"could not reset the neighbors of {name}")
 
     def _shape(self, name: str, link: Link) -> None:
         netem = self._netem()

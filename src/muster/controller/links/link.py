@@ -301,7 +301,7 @@ class AgentLink(AgentRequests):
             return
         silence = self.silence
         if silence > self.lease:
-            self.lose(self.spec.why_silent(silence))
+            self.lose(self.spec.why_silent(self.lease))
             return
         if silence > RECONNECT_AFTER or time.monotonic() - self._ponged > max(RECONNECT_AFTER, self.lease / 3):
             self.lines.reconnect()

@@ -14,6 +14,9 @@ from muster.errors import MusterError, UsageError
 from muster.own_python import module_argv
 from muster.shared import processes
 
+_AGAIN_AFTER = 1.0
+"""Seconds after which salloc gets a signal again: it only notes one that comes before it knows the id of its job."""
+
 
 def salloc(slurm_args: str, argv: Sequence[str], target: str, *, dry_run: bool, detach: bool = False) -> int:
     """Have salloc get an allocation and run `muster ARGV` in it; the allocation is released however either ends."""
@@ -70,11 +73,14 @@ def _in_our_place(command: Sequence[str]) -> int:
         processes.kill(inside or [process.pid], number)
         if not inside:
             ending.append(number)
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN_AFTER)
 
+    signal.signal(signal.SIGALRM, lambda number, frame: pass_on(ending[-1], frame))
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, pass_on)
     code = process.wait()
+    signal.setitimer(signal.ITIMER_REAL, 0)
     return 128 + ending[0] if ending else code if code >= 0 else 128 - code
 
 
