@@ -7,16 +7,19 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from muster.api.arguments import Parser, option, seconds
 from muster.errors import EXIT_MUSTER, MusterError, RemoteJob, UsageError
 from muster.jobs import job_client
 from muster.jobs.job_folders import KeptJob, find, here, read_job, running_jobs, short_id, the_running_one
+from muster.jobs.job_messages import JobEnd, ShownLine
 from muster.jobs.ps_text import REQUEUE, how_it_ended
 from muster.jobs.running_job import has_gone, running_here, wait_until_gone
 from muster.jobs.state import JobState
 from muster.text import printable
+
+_Lines = Iterable[ShownLine | JobEnd | None]
 
 _BEYOND_GRACE = 30.0
 """Seconds that hosts may take beyond the grace period: lost ones, slow disks."""
@@ -65,8 +68,8 @@ def main(argv: list[str]) -> int:
     if job.life in ("ended", "died", "unknown"):
         sys.stderr.write(f"muster: job {job.id} {how_it_ended(job)}; nothing to stop\n")
         return 0
-    _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=args.stacks)
-    return _wait(job, grace)
+    lines = _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=args.stacks)
+    return _wait(job, lines, grace)
 
 
 def _cancel(sentence: str) -> str:
@@ -88,14 +91,13 @@ def _find(text: str) -> KeptJob:
 
 def _stop_all(argv: Sequence[str], grace: float | None, *, stacks: bool) -> int:
     """Ask all jobs to end before waiting for any; those that run on other machines are left alone."""
-    asked: list[KeptJob] = []
+    asked: list[tuple[KeptJob, _Lines]] = []
     code = 0
     remote: list[str] = []
     for job in running_jobs():
         try:
             here(job)
-            _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=stacks)
-            asked.append(job)
+            asked.append((job, _ask_to_end(job, running_here(job, "muster stop"), grace, stacks=stacks)))
         except RemoteJob as error:
             remote.append(error.folder)
         except UsageError:
@@ -105,7 +107,9 @@ def _stop_all(argv: Sequence[str], grace: float | None, *, stacks: bool) -> int:
             code = EXIT_MUSTER
     if not asked and not remote and not code:
         sys.stderr.write("muster: no job is running\n")
-    return max([code, *(_wait(job, grace) for job in asked), *(_stop_remote(folder, argv) for folder in remote)])
+    return max(
+        [code, *(_wait(job, lines, grace) for job, lines in asked), *(_stop_remote(folder, argv) for folder in remote)]
+    )
 
 
 def _stop_remote(folder: str, argv: Sequence[str]) -> int:
@@ -119,8 +123,11 @@ def _stop_remote(folder: str, argv: Sequence[str]) -> int:
         return EXIT_MUSTER
 
 
-def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> None:
+def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: bool) -> _Lines:
+    """Ask a job to end; returns what it shows from now on, because it may end before anybody asks for that."""
+    lines: _Lines = ()
     try:
+        lines = job_client.follow(job.folder, every=0.5)
         said = job_client.stop(job.folder, grace=grace, stacks=stacks)
         if said:
             sys.stderr.write(f"muster: {printable(said)}\n")
@@ -134,19 +141,17 @@ def _ask_to_end(job: KeptJob, state: JobState, grace: float | None, *, stacks: b
                     os.kill(state.controller, signal.SIGTERM)
         except ProcessLookupError:
             pass  # it has ended meanwhile
+    return lines
 
 
-def _wait(job: KeptJob, grace: float | None) -> int:
+def _wait(job: KeptJob, lines: _Lines, grace: float | None) -> int:
     limit = (_USUAL_GRACE if grace is None else grace) + _BEYOND_GRACE
     deadline = time.monotonic() + limit
-    try:
-        for line in job_client.follow(job.folder, every=0.5):
-            if line is not None and "text" in line and line["stream"] == 2 and line["text"].startswith("muster:"):
-                sys.stderr.write(f"{printable(line['text'])}\n")
-            if time.monotonic() > deadline:
-                break
-    except job_client.NoAnswer:
-        pass  # it has ended already
+    for line in lines:
+        if line is not None and "text" in line and line["stream"] == 2 and line["text"].startswith("muster:"):
+            sys.stderr.write(f"{printable(line['text'])}\n")
+        if time.monotonic() > deadline:
+            break
     if not wait_until_gone(job, max(1.0, deadline - time.monotonic())):
         sys.stderr.write(
             f"muster: job {job.id} has not ended after {limit:g} s; "

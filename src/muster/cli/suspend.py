@@ -138,9 +138,13 @@ class Suspension:
         """
         if not os.isatty(0):
             return
-        here = os.fstat(0).st_rdev
+        terminal = os.fstat(0).st_rdev
+        # Process ids of other hosts mean other processes on this one.
+        here = {link.name for link in self._controller.agents.links if link.spec.here}
         for rank in self._controller.status.state(history=False).ranks:
-            if rank.pid is not None and rank.pid not in self._readers and _reads(rank.pid, here):
+            if rank.host not in here or rank.pid is None or rank.pid in self._readers:
+                continue
+            if _reads(rank.pid, terminal):
                 self._readers.add(rank.pid)
                 _send(rank.pid, signal.SIGSTOP)
                 self._controller.screen.warning(

@@ -103,14 +103,22 @@ def take_stacks(folder: Path) -> Report:
 
 
 def follow(folder: Path, *, last: int = 0, every: float | None = None) -> Generator[ShownLine | JobEnd | None]:
-    """Everything the job shows from now on, after the `last` lines: {"stream", "text", "end"} each.
+    """Everything the job shows from this call on, after the `last` lines: {"stream", "text", "end"} each.
 
     At the job's end {"end": exit code} comes last; it ends without that when the controller dies. With `every`, None
     comes after that many seconds without a line.
     """
-    with _connected(folder, STATE_LIMIT) as peer:
+    peer = _connected(folder, STATE_LIMIT)
+    try:
+        _send(peer, {"do": "follow", "last": last})
+    except OSError:
+        pass  # it ends now, and so do the lines
+    return _lines(folder, peer, every)
+
+
+def _lines(folder: Path, peer: socket.socket, every: float | None) -> Generator[ShownLine | JobEnd | None]:
+    with peer:
         try:
-            _send(peer, {"do": "follow", "last": last})
             peer.settimeout(every)
             unfinished = b""
             while True:
