@@ -171,12 +171,10 @@ class Agent:
 
     def turn(self) -> None:
         """Wait for events, at most until the next timer, and handle them."""
-        busy = self.ranks.is_busy or self.dialing.busy or self.probing is not None or self.examination is not None
-        busy = busy or self.sessions.is_busy
+        busy = self.ranks.is_busy or self.dialing.busy or self.sessions.is_busy or self.probing or self.examination
         self.session.flush()
         ready = self.selector.select(0.02 if busy else self.ranks.prompts.patience)
-        # The same time for both decisions about the lease: a stop of the agent between them is not silence.
-        now = clock()
+        now = clock()  # for both decisions about the lease: a stop of the agent between them is not silence
         self.hold.follow(self.session.lease, now, is_ending=self.ending)
         for key, _ in ready:
             if self.selector.get_map().get(key.fd) is key:  # an earlier handler of this turn may have closed it
