@@ -2,6 +2,7 @@
 BIN := .venv/bin
 export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
+export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than importing them
 
 .PHONY: help demo test tests unit check docs bench setup clean
 
@@ -16,12 +17,12 @@ test: setup ## The static checks, the documentation and every test, side by side
 	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
 
 tests: setup ## Every test, without the static checks and the documentation
+	@$(BIN)/python -m pytest --collect-only -q >/dev/null || true # compiles once what six workers import
 	$(BIN)/python -m pytest -n 6 # many tests wait, so six share two cores; tests/conftest.py distributes them
 
 unit: setup ## Only the tests of pure functions, in seconds
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(foreach part,1 2 3 4 5 6,unit-$(part))
 
-unit-%: export PYTHONDONTWRITEBYTECODE := # byte code saves half of the time to collect the tests
 unit-%:
 	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/6 tests/unit # see tests/conftest.py
 

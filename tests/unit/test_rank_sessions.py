@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 from muster.agent.rank_process import Rank
 from muster.agent.rank_sessions import RankSessions
@@ -43,7 +44,8 @@ def counter() -> Iterator[tuple[Rank, subprocess.Popen[str]]]:
 
 
 def heard(process: subprocess.Popen[str]) -> list[str]:
-    """All signals that it got."""
+    """All signals that it got, of which there is at least one: a second would come soon after the first."""
+    assert select.select([process.stdout], [], [], patience(10))[0]
     time.sleep(0.1)
     process.kill()
     return process.communicate(timeout=10)[0].split()
