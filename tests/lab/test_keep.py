@@ -329,7 +329,9 @@ def test_kept_hosts_over_ssh_serve_the_next_run_and_part_of_them_another(cluster
     assert first.code == 0, first.said
     second = on_hosts(cluster, shared, *hosts, "train.py")
     assert second.err.splitlines()[0].startswith("muster: reusing the agents kept on h2, h3"), second.said
-    assert sorted(re.findall(r"zygote (\d+)", first.out)) == sorted(re.findall(r"zygote (\d+)", second.out)), second.said
+    assert sorted(re.findall(r"zygote (\d+)", first.out)) == sorted(re.findall(r"zygote (\d+)", second.out)), (
+        second.said
+    )
     third = on_hosts(cluster, shared, "--without", "h2", command="again")
     assert "reusing the agents kept on h3" in third.err, third.said
     assert third.out.count("sum 2") == 2, third.said
