@@ -68,7 +68,7 @@ LONGEST = (
 """Files whose tests are started first, so that none of them is what the other workers wait for at the end."""
 
 APART = {
-    "test_conformance.py": 8,
+    "test_conformance.py": 4,
     "test_rank_ends.py": 2,
     "test_recipes_under_launchers.py": 2,
 }

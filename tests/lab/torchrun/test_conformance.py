@@ -16,40 +16,43 @@ from benchmarks.conformance.compare import unexplained
 from benchmarks.conformance.explained import EXPLAINED
 from benchmarks.conformance.launchers import Kept, Outcome, under_muster, under_torchrun
 from benchmarks.conformance.programs import Program, load_all
-from benchmarks.conformance.recorded import FOLDER, LIVE, is_stale, recorded
+from benchmarks.conformance.recorded import FOLDER, is_stale, recorded
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(120)]
 
 PROGRAMS = load_all()
 
-AT_START = ("environment", "start", "torch")
-"""Kinds of programs that look at what a rank finds when it starts."""
-
-OF_THE_SCRIPT = {
-    "start_argv",
-    "start_future",
-    "start_import_main",
-    "start_main_module",
-    "start_package",
-    "start_pickle_main",
-    "start_sibling",
-    "start_subdirectory",
-    "start_symlink",
-}
-"""Those of them that look at their own script and arguments, which a fork gets from its job and not from its zygote."""
-
-ALONE = {
+FRESH = {
     "end_del_of_globals",  # when the garbage collector runs, which is another moment under a zygote that was kept
-    "signals_dispositions",  # what a rank inherits from the launcher; a kept agent inherits it from an earlier command
+    # What a rank inherits from the launcher; a kept agent inherits it from an earlier command.
+    "environment_of_ranks",
+    "signals_dispositions",
+    "start_file_descriptors",
+    "start_flags",
+    "start_limits",
+    "start_path",
+    "start_session",
+    # Variables for which Muster forks no zygote, and would end a kept one.
+    "environment_before_torch_compile",
+    "environment_before_torch_dynamo",
+    "environment_before_torch_inductor",
+    "environment_before_torch_jit",
+    "environment_before_torch_logs",
+    # A program of each kind that looks at what a fork finds in its interpreter; the others share a zygote.
+    "environment_before_torch_threads",
+    "start_hooks",
+    "torch_state",
+    # Ordinary programs, so that these start as most jobs of a user do.
+    "end_exit_3",
+    "failure_exception",
+    "files_plain",
 }
-"""More programs that could see the difference."""
+"""Programs with a zygote of their own, because they could see the difference, or for the reason given."""
 
 
 def is_fresh(program: Program) -> bool:
-    """Whether a program gets a zygote of its own: its environment needs one, or it could see the difference."""
-    kind = program.name.partition("_")[0]
-    at_start = kind in AT_START and program.name not in OF_THE_SCRIPT
-    return bool(program.env or program.muster or at_start or program.name in LIVE | ALONE)
+    """Whether a program gets a zygote of its own, as each with an environment of its own."""
+    return bool(program.env or program.name in FRESH)
 
 
 @pytest.fixture(scope="session")
@@ -95,3 +98,7 @@ def test_each_record_is_of_a_program_as_it_is_now() -> None:
 
 def test_every_explanation_is_for_a_program() -> None:
     assert set(EXPLAINED) <= set(PROGRAMS)
+
+
+def test_every_program_with_a_zygote_of_its_own_exists() -> None:
+    assert set(PROGRAMS) >= FRESH

@@ -1,5 +1,5 @@
 # row: 9
-"""Holds a weak reference proxy whose object is gone, as torch.compile does."""
+"""Holds a weak reference proxy whose object is gone, as compiled models do."""
 
 import weakref
 

@@ -14,5 +14,5 @@ def work(index, tensor):
 
 if __name__ == "__main__":
     shared = torch.zeros(2).share_memory_()
-    mp.spawn(work, args=(shared,), nprocs=2)
+    mp.spawn(work, args=(shared,), nprocs=1)
     print(shared.tolist())
