@@ -32,10 +32,13 @@ print(len(one), *sorted((one.keys() | other.keys()) - same))
 
 def training(stage: Stage, folder: Path, module: str, arguments: Sequence[str], *options: str) -> Trial:
     """Start a recipe that saves into the directory, and resumes from what is there."""
-    # The number of threads changes the last bits. The zygotes import what every rank would import: DDP needs it.
+    # The number of threads changes the last bits. The zygotes import what every rank would import: DDP needs it. Hosts
+    # that keep their power keep their zygotes for the next training on this stage.
     argv = [str(BIN / "muster"), "run", "--no-check", "--env", "OMP_NUM_THREADS=1", "--preload", "torch._dynamo"]
-    argv += [*options, "-m", module, *arguments, "--model_dir", str(folder), "--resume"]
-    return stage.trial(stage.new_folder(), {stage.controller: argv})
+    argv += ["--keep", "5m", *options, "-m", module, *arguments, "--model_dir", str(folder), "--resume"]
+    place = stage.folder / "trainings"
+    place.mkdir(exist_ok=True)
+    return stage.trial(place, {stage.controller: argv})
 
 
 def checkpoints(folder: Path) -> list[Path]:
@@ -43,10 +46,12 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("step-*/complete.json"))
 
 
-def difference(stage: Stage, module: str, arguments: Sequence[str], victim: str, *, after: int) -> str:
+def difference(
+    stage: Stage, module: str, arguments: Sequence[str], victim: str, *, after: int, python: Path = Path(sys.executable)
+) -> str:
     """Run a recipe undisturbed, and again with a power cut after some checkpoints; what differs, or nothing.
 
-    Both have two ranks: first on one host, then on two hosts with a spare.
+    Both have two ranks: first on one host, then on two hosts with a spare. `python` compares the checkpoints.
     """
     whole, cut = (stage.new_folder() for _ in range(2))
     with training(stage, whole, module, arguments, "-H", f"{stage.workers[0]}:2") as trial:
@@ -62,14 +67,13 @@ def difference(stage: Stage, module: str, arguments: Sequence[str], victim: str,
         trial.wait_for(f"{after} checkpoints", enough, TRAINING_LIMIT)
         FAULT["power"].strike(trial, victim)
         finish(trial)
-        if "attempt-1" not in {path.name for path in trial.folder.glob("muster/jobs/*/attempt-*")}:
+        newest = max((trial.folder / "muster" / "jobs").iterdir(), key=lambda job: job.stat().st_ctime)
+        if not (newest / "attempt-1").exists():
             raise Failed("the job ended before its host was lost")
     last, other = (checkpoints(folder)[-1] for folder in (whole, cut))
     if last.name != other.name:
         return f"the last checkpoints are {last.name} and {other.name}"
-    said = subprocess.run(
-        [sys.executable, "-c", COMPARE, str(last), str(other)], capture_output=True, text=True, timeout=120, check=True
-    )
+    said = subprocess.run([python, "-c", COMPARE, last, other], capture_output=True, text=True, timeout=120, check=True)
     count, *different = said.stdout.split()
     return f"{len(different)} of {count} tensors: {', '.join(different[:5])}" if different else ""
 

@@ -28,17 +28,19 @@ def stage(shared: Path) -> Iterator[Stage]:
         yield stage
 
 
-def test_mnist_ends_with_the_same_bits_after_a_power_cut(stage: Stage) -> None:
+def test_mnist_ends_with_the_same_bits_after_a_power_cut(stage: Stage, warm: Path) -> None:
     arguments = ["--synthetic", "1200", "--epochs", "1", "--batch_size", "10", "--save_every", "4"]
-    assert difference(stage, "muster.recipes.mnist", arguments, "h2", after=3) == ""
+    assert difference(stage, "muster.recipes.mnist", arguments, "h2", after=3, python=warm / "python3") == ""
 
 
-def test_resnet_ends_with_the_same_bits_after_a_power_cut_of_the_first_host(stage: Stage, shared: Path) -> None:
+def test_resnet_ends_with_the_same_bits_after_a_power_cut_of_the_first_host(
+    stage: Stage, shared: Path, warm: Path
+) -> None:
     write_cifar(shared / "cifar", 48, 20)
     # The stem for large images makes small ones smaller, and each step cheaper.
     arguments = ["--data", str(shared / "cifar"), "--arch", "resnet18", "--stem", "7x7", "--batch_size", "4"]
     arguments += ["--num_epochs", "2", "--save_every", "3"]
-    assert difference(stage, "muster.recipes.resnet50", arguments, "h1", after=1) == ""
+    assert difference(stage, "muster.recipes.resnet50", arguments, "h1", after=1, python=warm / "python3") == ""
 
 
 # Records which samples each step used. 103 samples in batches of 9 and, after the loss, of 6: neither divides evenly.

@@ -51,6 +51,29 @@ def test_a_script_finds_what_its_caller_gave(warm, tmp_path):
     ]
 
 
+END = """
+import atexit, sys
+
+class Cycle:
+    def __init__(self):
+        self.me = self
+
+    def __del__(self):
+        print("deleted")
+
+mine = Cycle()
+atexit.register(print, "handled")
+sys.exit(int(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_a_script_ends_with_its_exit_handlers_and_then_its_objects(warm, tmp_path, code):
+    argv = [warm / "python3", script(tmp_path, END), str(code)]
+    done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=patience(60))
+    assert (done.returncode, done.stdout, done.stderr) == (code, "handled\ndeleted\n", "")
+
+
 WAIT = "import os, signal, time; print(os.getpid(), flush=True); time.sleep(1000)"
 
 

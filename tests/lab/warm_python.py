@@ -4,12 +4,14 @@
 torchrun or a shell: it hands its arguments, environment, directory and open files to the server through a socket in
 that folder. The server forks, and the copy enters the namespaces of whoever called (so lab hosts that share the folder
 need no server of their own) and runs the command line. The shim passes signals on and ends as the command ends; if it
-is killed, so is the command. Differences from a real Python: its parent, its process group, and that torch is already
-imported (Muster is not). So one test of each launcher uses a real one.
+is killed, so is the command. Differences from a real Python: its parent, its process group, that torch is already
+imported (Muster is not), and that imported modules are not taken apart at the end (0.25 s of CPU time each time). So
+one test of each launcher uses a real one.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import fcntl
 import gc
@@ -196,5 +198,25 @@ def run(argv: list[str]) -> dict[str, Any]:
     return runpy.run_path(argv[0], run_name="__main__")
 
 
+def leave(variables: dict[str, Any], codes: list[int]) -> None:
+    """End as Python does after all exit handlers, if the exit code is known, but leave the modules as they are."""
+    if codes:
+        variables.clear()
+        gc.collect()
+        for stream in (sys.stdout, sys.stderr):
+            if not stream.closed:
+                stream.flush()
+        os._exit(codes[0])
+
+
 if __name__ == "__main__":
-    kept = run(serve(sys.argv[1]))  # until the interpreter ends, as those of __main__ are
+    kept: dict[str, Any] = {}  # until the interpreter ends, as those of __main__ are
+    code: list[int] = []
+    atexit.register(leave, kept, code)  # before anybody else, so that it is the last handler
+    try:
+        kept.update(run(serve(sys.argv[1])))
+        code.append(0)
+    except SystemExit as ended:
+        if not isinstance(ended.code, int | None):
+            raise
+        code.append(ended.code or 0)
