@@ -2,9 +2,10 @@
 
 tools/console.py has the language of the blocks. They are typed on this machine (`here`), in h1 of three hosts (`lab`),
 or in h1 of two hosts with Slurm, MPI and two pretended GPUs each (`cluster`) or with a stand-in for PBS (`pbs`).
-`kept` and `kept lab` are `here` and `lab` with hosts that `muster keep` has made ready: most of the cost of a page is
-the import of torch, and all blocks of these places share one for each host. A page that shows what is kept is not typed
-there. A block's `first:` may turn the zygote off or keep hosts to save CPU time where nothing shown depends on it.
+`kept` and `kept lab` are `here` and `lab` with hosts that `muster keep` has made ready, of the lab h1 and h2: most of
+the cost of a page is the import of torch, and all blocks of these places share one for each host. A page that shows
+what is kept is not typed there. A block's `first:` may turn the zygote off or keep hosts to save CPU time where nothing
+shown depends on it.
 """
 
 from __future__ import annotations
@@ -113,8 +114,8 @@ def places(folder: Path) -> Iterator[Places]:
 
 @contextmanager
 def kept(place: Place, folder: Path) -> Generator[Place]:
-    """A place with its hosts made ready by `muster keep`."""
-    hosts = "localhost" if place.lab is None else ",".join(place.lab.names)
+    """A place with hosts made ready by `muster keep`: those that its blocks use, of a lab the first two."""
+    hosts = "localhost" if place.lab is None else ",".join(place.lab.names[:2])
     there = replace(place, kept=folder / f".state-{hosts}")
 
     def keep(*argv: str) -> None:
