@@ -22,7 +22,7 @@ pytestmark = pytest.mark.timeout(60)
 @contextmanager
 def serving(monkeypatch: pytest.MonkeyPatch, cloud: str, **answers: Any) -> Iterator[dict[str, Any]]:
     server = metadata_service.serve(cloud, lambda: answers, ("127.0.0.1", 0))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
     monkeypatch.setattr(cloud_notices, "ADDRESS", "127.0.0.1")
     monkeypatch.setattr(cloud_notices, "PORT", server.server_address[1])
     try:
