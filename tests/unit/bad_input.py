@@ -101,14 +101,18 @@ def nothing_starts() -> Generator[None]:
 
 
 def invoke(argv: Sequence[str], env: Mapping[str, str] | None = None) -> Done:
-    """Run `muster ARGV`."""
+    """Run `muster ARGV` where nothing can start."""
+    with nothing_starts():
+        return _invoke(argv, env)
+
+
+def _invoke(argv: Sequence[str], env: Mapping[str, str] | None) -> Done:
     begin = time.monotonic()
     code: int | None
     # patch.dict() sets every variable again, which takes longer than most errors do.
     with patch.dict(os.environ, env) if env else nullcontext(), printed() as texts:
         try:
-            with nothing_starts():
-                code = main(list(argv))
+            code = main(list(argv))
         except Started:
             code = None
         except SystemExit as exit:
@@ -141,10 +145,15 @@ def problem_with(done: Done, case: Case) -> str:
 
 def problems(cases: Sequence[Case], leftovers: Path | None = None) -> list[str]:
     """Run all cases and return what is wrong, one text per case."""
+    with nothing_starts():  # once for all, because that takes longer than many a case
+        return _problems(cases, leftovers)
+
+
+def _problems(cases: Sequence[Case], leftovers: Path | None) -> list[str]:
     found: list[str] = []
     for case in cases:
         try:
-            done = invoke(case.argv, case.env)
+            done = _invoke(case.argv, case.env)
             wrong = problem_with(done, case)
             end = f"code {done.code}: {done.err[-600:]}"
         except Exception as error:
