@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import ending
+from waiting import ending, wait_until
 
 from muster.agent import notices
 from muster.agent.deadline import Deadline
@@ -134,7 +134,9 @@ def test_a_command_that_hangs_is_killed_reported_and_started_again(
 def test_a_poll_that_was_killed_is_started_again(host: Callable[..., Host], tmp_path: Path):
     watching = host(f"test -e {tmp_path}/now")
     watching.turn_until(lambda: watching.notices._pid != 0)
-    os.killpg(watching.notices._pid, signal.SIGKILL)
+    poll = watching.notices._pid
+    wait_until("the session of the poll", lambda: os.getsid(poll) == poll)
+    os.killpg(poll, signal.SIGKILL)
     (tmp_path / "now").touch()
     watching.turn_until(lambda: len(watching.sent) == 1)
     assert watching.sent[0]["left"] == 30
