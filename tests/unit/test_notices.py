@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from waiting import ending, wait_until
+from waiting import ending, patience, wait_until
 
 from muster.agent import notices
 from muster.agent.deadline import Deadline
@@ -38,7 +38,7 @@ class Host:
         self.notices = Notices(self.selector, send, ranks, {"command": command, "sigterm": sigterm})
 
     def turn_until(self, done: Callable[[], bool], limit: float = 30.0) -> None:
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + patience(limit)
         while not done() and time.monotonic() < deadline:
             self.notices.step()
             for key, _ in self.selector.select(0.02) if self.selector.get_map() else ():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from emulator import seen
-from waiting import ending
+from waiting import ending, patience
 
 SHOW = """
 import sys
@@ -83,7 +83,7 @@ def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
             break
         data += piece
     os.close(master)
-    assert process.wait(20) == 0
+    assert process.wait(patience(20)) == 0
     return data.decode("utf-8", "surrogateescape")
 
 
