@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from bare import ENV
-from launching import run_here
-from recipes import Ended, wrong
+from bare import ENV, script
+from recipes import Command, Ended, wrong
 
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(180)]
 
@@ -208,7 +207,7 @@ def test_bad_arguments_are_one_sentence(python, corpus, tmp_path):
     assert "WaveGlow" in wave_glow.err
 
 
-def test_two_ranks_share_the_clips_and_end_with_the_same_weights(tmp_path):
+def test_two_ranks_share_the_clips_and_end_with_the_same_weights(warm, tmp_path):
     code = f"""
 import sys, torch, torch.distributed as dist
 import muster.recipes.tacotron2.train as train
@@ -224,10 +223,8 @@ def check(run):
 train.train = check
 train.main(parse({[*TINY, *SHORT, "--use_syn", "--steps_syn", "3", "--syn-scale", "0.03"]!r}))
 """
-    (tmp_path / "two.py").write_text(code)
-    options = ("--nproc", "2", "--preload=torch._dynamo")  # which both import otherwise
-    done = run_here(tmp_path, *options, "two.py", timeout=120, OMP_NUM_THREADS="1", PATH=ENV["PATH"])
-    assert done.code == 0, done.said
+    done = Command(warm / "torchrun", "--nproc-per-node=2", script(tmp_path, code)).end()
+    assert done.code == 0, done.err
     assert "on 12 synthetic clips" in done.out
     assert "2 ranks on cpu (gloo), float32, plain decoder, batch 4" in done.out
     assert "the same weights: True" in done.out
