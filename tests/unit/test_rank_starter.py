@@ -61,3 +61,18 @@ def test_a_zygote_that_nobody_asked_is_not_replaced(starter: RankStarter, sent: 
     starter.on_stale({"t": "stale", "why": "train.py has changed"})
     assert not sent
     assert starter.spawner is not None
+
+
+def test_a_zygote_without_torch_is_reported_once_and_not_as_killed(
+    starter: RankStarter, sent: list[Mapping[str, object]]
+):
+    zygote = starter.spawner
+    assert zygote is not None
+    assert starter.prepare(TARGET, {}, 7, keep=True) is None
+    error = "No module named 'torch'"
+    starter.on_import_failed(
+        {"t": "import_failed", "module": "torch", "missing": "torch", "error": error, "traceback": ""}
+    )
+    assert [(reply["re"], reply["error"]) for reply in sent] == [(7, error)]
+    assert zygote.socket.fileno() == -1, "nobody reads from it that the zygote has exited"
+    assert starter.spawner is None

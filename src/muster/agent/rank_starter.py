@@ -102,9 +102,8 @@ class RankStarter:
             self._reply({**_PREPARED, "error": f"{type(error).__name__}: {error}"})
 
     def on_import_failed(self, message: ImportFailed) -> None:
-        """A module could not be imported."""
-        if self.spawner is not None:
-            self.spawner.can_serve_next = False
+        """A module could not be imported; the zygote then exits, which is not to be reported as its death."""
+        self.end()
         self._reply(
             {
                 "unsafe": "",
