@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -46,9 +45,7 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted(file.parent for file in folder.glob("step-*/complete.json"))
 
 
-def difference(
-    stage: Stage, module: str, arguments: Sequence[str], victim: str, *, after: int, python: Path = Path(sys.executable)
-) -> str:
+def difference(stage: Stage, module: str, arguments: Sequence[str], victim: str, *, after: int, python: Path) -> str:
     """Run a recipe undisturbed, and again with a power cut after some checkpoints; what differs, or nothing.
 
     Both have two ranks: first on one host, then on two hosts with a spare. `python` compares the checkpoints.

@@ -224,6 +224,7 @@ def test_a_host_without_torch_is_named(on_hosts: Callable[..., Done]) -> None:
     python = python_without_torch()
     done = on_hosts("-H", "h2:1", "--python", python, "train.py")
     check(done, 125, f"^h2: {re.escape(os.path.realpath(python))[:12]}.* has no torch", "--python PATH")
+    assert "was killed" not in done.err, done.said
 
 
 def test_a_host_with_another_version_of_torch_is_named(

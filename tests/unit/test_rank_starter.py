@@ -9,7 +9,7 @@ import pytest
 
 from muster.agent.rank_starter import RankStarter
 from muster.agent.spawner_client import Spawner
-from muster.shared.spawner_messages import Target
+from muster.shared.spawner_messages import ImportFailed, Target
 
 TARGET: Target = {
     "preload": ["torch"],
@@ -19,6 +19,13 @@ TARGET: Target = {
     "args": [],
     "path": [],
     "nofile": 1024,
+}
+IMPORT_FAILED: ImportFailed = {
+    "t": "import_failed",
+    "module": "torch",
+    "missing": "torch",
+    "error": "No module named 'torch'",
+    "traceback": "",
 }
 
 
@@ -57,8 +64,11 @@ def test_a_zygote_that_cannot_be_replaced_is_reported_to_the_controller(
     assert not starter.is_busy
 
 
-def test_a_zygote_that_nobody_asked_is_not_replaced(starter: RankStarter, sent: list[Mapping[str, object]]):
+def test_a_zygote_that_nobody_asked_is_neither_replaced_nor_ended(
+    starter: RankStarter, sent: list[Mapping[str, object]]
+):
     starter.on_stale({"t": "stale", "why": "train.py has changed"})
+    starter.on_import_failed(IMPORT_FAILED)
     assert not sent
     assert starter.spawner is not None
 
@@ -69,10 +79,7 @@ def test_a_zygote_without_torch_is_reported_once_and_not_as_killed(
     zygote = starter.spawner
     assert zygote is not None
     assert starter.prepare(TARGET, {}, 7, keep=True) is None
-    error = "No module named 'torch'"
-    starter.on_import_failed(
-        {"t": "import_failed", "module": "torch", "missing": "torch", "error": error, "traceback": ""}
-    )
-    assert [(reply["re"], reply["error"]) for reply in sent] == [(7, error)]
+    starter.on_import_failed(IMPORT_FAILED)
+    assert [(reply["re"], reply["error"]) for reply in sent] == [(7, IMPORT_FAILED["error"])]
     assert zygote.socket.fileno() == -1, "nobody reads from it that the zygote has exited"
     assert starter.spawner is None

@@ -103,6 +103,8 @@ class RankStarter:
 
     def on_import_failed(self, message: ImportFailed) -> None:
         """A module could not be imported; the zygote then exits, which is not to be reported as its death."""
+        if not self.is_busy:
+            return  # it was asked for nothing
         self.end()
         self._reply(
             {

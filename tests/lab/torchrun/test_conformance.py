@@ -41,6 +41,7 @@ FRESH = {
     # A program of each kind that looks at what a fork finds in its interpreter; the others share a zygote.
     "environment_before_torch_threads",
     "start_hooks",
+    "start_process_title",  # and a kept zygote has more room for it
     "torch_state",
     # Ordinary programs, so that these start as most jobs of a user do.
     "end_exit_3",

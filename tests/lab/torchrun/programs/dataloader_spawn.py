@@ -1,5 +1,5 @@
 # ranks: 1
-"""A DataLoader with a worker by spawn."""
+"""A DataLoader with two workers by spawn."""
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -15,5 +15,5 @@ class Numbers(Dataset):
 
 if __name__ == "__main__":
     torch.manual_seed(0)
-    loader = DataLoader(Numbers(), batch_size=2, num_workers=1, shuffle=True, multiprocessing_context="spawn")
+    loader = DataLoader(Numbers(), batch_size=2, num_workers=2, shuffle=True, multiprocessing_context="spawn")
     print([[part.tolist() for part in batch] for batch in loader])
