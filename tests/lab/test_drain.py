@@ -311,7 +311,15 @@ def test_recipe_saves_and_continues_without_losing_a_step(site: Site) -> None:
     job = Running(site.lab, site.shared, *how, *recipe, *options)
     wait_until("the first steps", lambda: "step 10 " in job.out, 100, lambda: f"{job.out}\n{job.err}")
     env = {**PLAIN, "XDG_STATE_HOME": str(job.state)}
+    # On a busy machine, the training could be over before the command has reached the job.
+    ranks = [pid for pid, line in site.lab.processes("h2") if "muster.recipes.mnist" in line]
+    assert ranks
+    for pid in ranks:
+        os.kill(pid, signal.SIGSTOP)
     with ending(site.lab.popen("h1", [MUSTER, "drain", "last", "h2"], env=env)) as process:
+        wait_until("the notice", lambda: "h2 is about to go away" in job.err, 0, lambda: job.err)
+        for pid in ranks:
+            os.kill(pid, signal.SIGCONT)
         assert process.wait(patience(100)) == 0
     done = job.wait()
     ended_well(done)
