@@ -44,8 +44,8 @@ def test_several_tasks_on_a_host_without_ranks_are_an_error(site, shared, warm):
     job = site.qsub("h1", task, select="1:ncpus=1:mpiprocs=2", place="scatter", walltime=110)
     job.wait(115)
     assert "PBS does not provide the number of tasks" in job.output
-    told = f"/bin/sh -c 'RANK=$0 WORLD_SIZE=3 MASTER_ADDR=h1 MASTER_PORT=29531 exec {warm}/python3 {shared}/script.py'"
-    tasks = "\n".join(f"pbsdsh -n {line} -- {told} {line} &" for line in range(3))
+    start = f"/bin/sh -c 'RANK=$0 WORLD_SIZE=3 MASTER_ADDR=h1 MASTER_PORT=29531 exec {warm}/python3 {shared}/script.py'"
+    tasks = "\n".join(f"pbsdsh -n {line} -- {start} {line} &" for line in range(3))
     job = site.qsub("h1", f"{tasks}\nwait", select="1:mpiprocs=2:ncpus=2+1:ncpus=1", place="scatter", walltime=110)
     job.wait(115)
     assert sorted(job.output.splitlines()) == places("environment", ["h1", "h1", "h2"])
