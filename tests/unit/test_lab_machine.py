@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from waiting import ending
 
 from muster.errors import LabError
-from muster.lab import Lab, system_programs
+from muster.lab import Lab, loopback_host, system_programs
 from muster.lab.cgroups import Hierarchies, read_hierarchies
 from muster.lab.mounts import file_systems_of, hidden_folders
 
@@ -88,3 +91,16 @@ def test_a_lab_that_is_not_up_says_so() -> None:
 def test_work_below_tmp_is_shared_though_each_host_has_its_own_tmp() -> None:
     paths = ["/tmp/me/project", "/tmp/me/project/.venv", "/usr", "/tmp", "/run/user/1000/env"]
     assert hidden_folders(paths) == ("/run/user/1000/env", "/tmp/me/project")
+
+
+@pytest.mark.parametrize("carried", ["in its environment", "by the command that puts it there"])
+def test_a_process_that_carries_the_mark_of_a_loopback_host_belongs_to_it(carried: str) -> None:
+    mark = f"{loopback_host.MARK_NAME}=muster-lab-test/h1"
+    # `env` becomes its command, as the lab starts it; the shell stays where `env` is for a moment before.
+    starts = ["env", mark] if carried == "in its environment" else ["sh", "-c", '"$@"; exit', mark]
+    waits = [sys.executable, "-c", "print(flush=True); input()"]
+    with ending(subprocess.Popen([*starts, *waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert process.pid in loopback_host.members(-1, "muster-lab-test/h1")
+        assert process.pid not in loopback_host.members(-1, "muster-lab-test/h2")

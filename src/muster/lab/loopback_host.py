@@ -1,7 +1,7 @@
 """A host without namespaces: `python loopback_host.py MARK PID_FILE SSHD ARG...`.
 
 It starts an sshd, prints `up` when that listens, and waits until its stdin closes. Then it kills the processes of
-the host: its descendants, including orphans, which it adopts, and every process with MARK in its environment.
+the host: its descendants, including orphans, which it adopts, and every process that carries MARK.
 Standard library only: it is started as a file, because importing the package for every host would be slow.
 """
 
@@ -26,7 +26,7 @@ def members(host: int, mark: str) -> list[int]:
     """The live processes of a host, except `host` itself."""
     parents = {pid: parent for pid, parent, alive in _all_processes() if alive}
     wanted = f"{MARK_NAME}={mark}".encode()
-    return [pid for pid in parents if pid != host and (_descends(pid, host, parents) or wanted in _environment(pid))]
+    return [pid for pid in parents if pid != host and (_descends(pid, host, parents) or wanted in _words(pid))]
 
 
 def _descends(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
@@ -49,12 +49,19 @@ def _all_processes() -> Iterator[tuple[int, int, bool]]:
         yield int(entry), int(parent), state not in "ZX"
 
 
-def _environment(pid: int) -> list[bytes]:
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:  # it belongs to another user
-        return []
+def _words(pid: int) -> list[bytes]:
+    """The command line of a process, and then its environment.
+
+    A command is started with `env MARK`, which moves the mark from the one to the other while it becomes the command.
+    """
+    words: list[bytes] = []
+    for name in ("cmdline", "environ"):
+        try:
+            with open(f"/proc/{pid}/{name}", "rb") as file:
+                words += file.read().split(b"\0")
+        except OSError:  # it belongs to another user
+            pass
+    return words
 
 
 def _serve(mark: str, pid_file: str, sshd: list[str]) -> None:
