@@ -4,7 +4,11 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than importing them
 
-.PHONY: help demo test tests unit check docs bench setup clean
+MODEL := tests/lab/test_recipe_tacotron2_model.py
+LAB := tests/lab --ignore $(MODEL)
+UNIT := $(foreach part,1 2 3 4 5 6,unit-$(part))
+
+.PHONY: help demo test lab model unit check docs bench setup clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -13,17 +17,20 @@ help: ## Print this list
 demo: setup ## Run two ranks on each of two virtual hosts and let them send messages
 	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
 
-test: setup ## The static checks, the documentation and every test, side by side
-	@$(MAKE) --no-print-directory --keep-going -j3 check docs tests
+test: setup ## The static checks and every test, side by side; one test builds the documentation
+	@$(MAKE) --no-print-directory --keep-going -j4 lab check model $(UNIT)
 
-tests: setup ## Every test, without the static checks and the documentation
-	@$(BIN)/python -m pytest --collect-only -q >/dev/null || true # compiles once what six workers import
-	$(BIN)/python -m pytest -n 6 # many tests wait, so six share two cores; tests/conftest.py distributes them
+lab: setup ## Only the tests with real processes
+	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what six workers import
+	$(BIN)/python -m pytest -n 6 $(LAB) # many tests wait, so six share two cores; tests/conftest.py distributes them
+
+model: setup # in a process of its own, because each of six workers would import torch only to find these tests
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
 
 unit: setup ## Only the tests of pure functions, in seconds
-	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(foreach part,1 2 3 4 5 6,unit-$(part))
+	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(UNIT)
 
-unit-%:
+unit-%: setup
 	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/6 tests/unit # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter

@@ -8,12 +8,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import launching
 import pytest
 from bare import ENV
 from kube import KubeCluster
 from launching import run_here
 from recipes import Interpreter
-from warm_python import WarmPython
+from warm_python import WarmMuster, WarmPython
 
 from muster.lab import Lab
 
@@ -42,19 +43,34 @@ def kube(cluster: Lab, shared: Path) -> Iterator[KubeCluster]:
         yield standin
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A state directory for all runs of a module; with `--keep`, they share a zygote, which has imported torch."""
+    """A state directory for runs of all modules; with `--keep`, they share a zygote, which has imported torch."""
     state = tmp_path_factory.mktemp("kept")
     yield state
     run_here(state, "--end", command="keep", state=state)
 
 
+def of_all_workers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that the workers of xdist share, whose own are in it."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
 @pytest.fixture(scope="session")
 def warm_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmPython]:
     """The process that has imported torch for all `warm` Pythons."""
-    server = WarmPython(tmp_path_factory.mktemp("warm"), ENV)
+    server = WarmPython(of_all_workers(tmp_path_factory) / "warm", ENV)
     yield server
+    server.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm_muster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Let `run_here` and `run_in` start commands from a process that has imported Muster."""
+    launching.warm_muster = server = WarmMuster(of_all_workers(tmp_path_factory) / ".warm-muster", ENV)
+    yield
+    launching.warm_muster = None
     server.close()
 
 

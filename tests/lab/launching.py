@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from waiting import end, patience, wait_until
+from warm_python import WarmMuster
 
 from muster.jobs.job_folders import read_state
 from muster.lab import Lab
 
 MUSTER = str(Path(sys.executable).with_name("muster"))
+warm_muster: WarmMuster | None = None
+"""Starts what `run_here` and `run_in` run, which saves the imports of each command; set by conftest.py."""
 
 # A plain shell, without what a launcher around the tests may have left. No GPU, so that all machines agree.
 PLAIN = {
@@ -29,6 +32,11 @@ PLAIN = {
     "LANG": "C.UTF-8",
     "CUDA_VISIBLE_DEVICES": "",
 }
+
+
+def program(folder: Path | None = None) -> str:
+    """The `muster` for a command that runs to its end, on hosts that share a folder or on this machine."""
+    return str(warm_muster.shims(folder) / "muster") if warm_muster else MUSTER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +80,7 @@ def run_here(
     """`muster run` (or another command) on this machine, in a folder, with a state folder of its own."""
     state = state or folder / f".state-{time.monotonic_ns()}"
     done = subprocess.run(
-        [MUSTER, command, *argv],
+        [program(), command, *argv],
         cwd=folder,
         env={**PLAIN, "XDG_STATE_HOME": str(state), **env},
         stdin=subprocess.DEVNULL,
@@ -133,7 +141,9 @@ class Job:
 class HostJob:
     """A `muster run` (or another command) inside a lab host, so that a cut cable really cuts the controller off."""
 
-    def __init__(self, lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", **env: str) -> None:
+    def __init__(
+        self, lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", muster: str = MUSTER, **env: str
+    ) -> None:
         self.lab = lab
         self.host = host
         self.state = folder / f"state-{time.monotonic_ns()}"
@@ -142,7 +152,7 @@ class HostJob:
         with self._out.open("wb") as out, self._err.open("wb") as err:
             self.process = lab.popen(
                 host,
-                [MUSTER, command, *argv],
+                [muster, command, *argv],
                 cwd=str(folder),
                 env={**PLAIN, "XDG_STATE_HOME": str(self.state), **env},
                 stdin=subprocess.DEVNULL,
@@ -178,7 +188,7 @@ def run_in(
     lab: Lab, host: str, folder: Path, *argv: str, command: str = "run", timeout: float = 100, **env: str
 ) -> Done:
     """`muster run` (or another command) inside a lab host, to its end."""
-    return HostJob(lab, host, folder, *argv, command=command, **env).wait(timeout)
+    return HostJob(lab, host, folder, *argv, command=command, muster=program(folder), **env).wait(timeout)
 
 
 @contextmanager

@@ -1,12 +1,13 @@
-"""A Python for tests that starts in 50 ms with torch imported: most of a rank's cost is this import.
+"""Commands for tests that start with their modules imported: `import torch` is most of the cost of a rank.
 
-`WarmPython` imports torch once, in a server. `warm.shims(folder)` is a directory with a `python3` for mpirun, srun,
-torchrun or a shell: it hands its arguments, environment, directory and open files to the server through a socket in
-that folder. The server forks, and the copy enters the namespaces of whoever called (so lab hosts that share the folder
-need no server of their own) and runs the command line. The shim passes signals on and ends as the command ends; if it
-is killed, so is the command. Differences from a real Python: its parent, its process group, that torch is already
-imported (Muster is not), and that imported modules and their open files are left as they are at the end (taking them
-apart costs 0.25 s of CPU time each time). So one test of each launcher uses a real one.
+`WarmPython` imports modules once, in a server for all workers of xdist. `warm.shims(folder)` is a directory with a
+`python3` for mpirun, srun, torchrun or a shell, or with a `muster`: it hands its arguments, environment, directory and
+open files to the server through a socket in that folder. The server forks, and the copy enters the namespaces of
+whoever called (so lab hosts that share the folder need no server of their own) and runs the command line. The shim
+passes signals on and ends as the command ends; if it is killed, so is the command. Differences from the real commands:
+parent, process group and command line, that modules are already imported, and that these and their open files are left
+as they are at the end (taking torch apart costs 0.25 s of CPU time each time). So one test of each launcher uses a real
+Python, and whatever is typed into a shell or gets signals is the real `muster`.
 """
 
 from __future__ import annotations
@@ -27,14 +28,16 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 SHIM = """#!{python} -IS
 import json, os, signal, socket, sys
 argv = sys.argv[1:]
-if not argv or argv[0].startswith("-") and argv[0] not in ("-u", "-m", "-c"):
+fresh = not argv or argv[0].startswith("-") and argv[0] not in ("-u", "-m", "-c")
+if fresh and not sys.argv[0].endswith("/muster"):  # options that only a fresh interpreter understands
     os.execv("{python}", ["{python}", *argv])
 def inherited(number):
     try:
@@ -67,7 +70,15 @@ os._exit(code)
 """
 
 # What the recipes, torchrun and mp.spawn import of others, at once or later (an optimizer imports torch._dynamo).
-PRELOADED = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.run", "torch._dynamo")
+FOR_TORCH = ("torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.run", "torch._dynamo")
+FOR_MUSTER = (
+    "muster.api.execution",
+    "muster.cli.run",
+    "muster.cli.suspend",
+    "muster.engines.kubernetes.job_engine",
+    *(f"muster.engines.{name}.engine" for name in ("kubernetes", "local", "mpi", "pbs", "slurm", "ssh")),
+    "muster.jobs.state",
+)
 
 NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
 """Mount, UTS, IPC, PID and network (linux/sched.h)."""
@@ -75,47 +86,74 @@ PR_SET_PDEATHSIG = 1
 FIRST_FREE = 512
 """Above all numbers of files that launchers pass on."""
 
+MUSTER = os.path.join(os.path.dirname(sys.executable), "muster")
 Request = dict[str, Any]
 
 
 class WarmPython:
-    """The server, with a folder for its socket and an environment for torch's import; it ends with who started it."""
+    """A user of the server whose socket is in a folder; the first one starts it, and it ends with the last one."""
+
+    modules = FOR_TORCH
+    programs = ("python", "python3", "torchrun")
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
-        argv, pipe = [sys.executable, __file__, str(folder)], subprocess.PIPE
-        self._process = subprocess.Popen(argv, env=env, stdin=pipe, stdout=pipe, start_new_session=True)
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == b"ready\n"
+        folder.mkdir(exist_ok=True)
+        with locked(folder):
+            users = folder / "users"
+            if not users.exists():
+                os.mkfifo(users)
+            self._user = os.open(users, os.O_RDWR)  # the server reads its end when nobody has it open any more
+            if not (folder / "socket").exists():
+                argv = [sys.executable, __file__, str(folder), *self.modules]
+                with users.open("rb") as stdin:
+                    self._server = subprocess.Popen(
+                        argv, env=env, stdin=stdin, stdout=subprocess.PIPE, start_new_session=True
+                    )
+                assert self._server.stdout is not None
+                with self._server.stdout as stdout:
+                    assert stdout.readline() == b"ready\n"
 
-    def shims(self, folder: Path) -> Path:
-        """A directory with python, python3 and torchrun, in a folder on the same disk, which lab hosts may share."""
-        place = folder / "warm"
+    def shims(self, folder: Path | None = None) -> Path:
+        """A directory with the commands, perhaps in a folder on the same disk that lab hosts share."""
+        place = (folder or self._folder) / self._folder.name
         if not place.exists():
             place.mkdir()
             (place / "socket").hardlink_to(self._folder / "socket")
             shim = SHIM.format(python=sys.executable, folder=place)
             torchrun = f'#!/bin/sh\nexec {place}/python3 -m torch.distributed.run "$@"\n'
-            for name, text in (("python", shim), ("python3", shim), ("torchrun", torchrun)):
-                (place / name).write_text(text)
+            for name in self.programs:
+                (place / name).write_text(torchrun if name == "torchrun" else shim)
                 (place / name).chmod(0o755)
         return place
 
     def close(self) -> None:
-        """End the server; commands that still run end with their shims."""
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            pipe.close()
-        self._process.wait(60)
+        """Let the server end if nobody else uses it; commands that still run end with their shims."""
+        os.close(self._user)
 
 
-def serve(folder: str) -> list[str]:
-    """Fork for each request; returns, in a copy, the command line that it must run."""
+class WarmMuster(WarmPython):
+    """The same for a `muster` that has imported what `muster run` needs."""
+
+    modules = FOR_MUSTER
+    programs = ("muster",)
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[None]:
+    """Nobody else starts or ends the server meanwhile."""
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def serve(folder: str, modules: Sequence[str]) -> list[str]:
+    """Import modules, then fork for each request; returns, in a copy, the command line that it must run."""
     os.chdir(folder)
     listener = socket.socket(socket.AF_UNIX)
     listener.bind("socket")
     listener.listen(128)
-    for name in PRELOADED:
+    for name in modules:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()  # a collection in a copy need not touch, and so copy, all this
@@ -123,7 +161,11 @@ def serve(folder: str) -> list[str]:
     print("ready", flush=True)
     while True:
         if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
-            os._exit(0)
+            with locked(Path()):
+                if select.select([sys.stdin], [], [], 0)[0]:  # and nobody has come since
+                    os.unlink("socket")
+                    os._exit(0)
+            continue
         connection = listener.accept()[0]
         if os.fork() == 0:
             listener.close()
@@ -170,8 +212,11 @@ def take_over(request: Request, files: list[int]) -> None:
     for file, number in zip(moved, request["files"], strict=True):
         os.dup2(file, number)
         os.close(file)
-    sys.executable = request["python"]  # for the ranks that torchrun starts
-    multiprocessing.set_executable(sys.executable)
+    if os.path.basename(request["python"]) == "muster":
+        request["argv"] = [MUSTER, *request["argv"]]
+    else:
+        sys.executable = request["python"]  # for the ranks that torchrun starts
+        multiprocessing.set_executable(sys.executable)
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
@@ -182,6 +227,9 @@ def take_over(request: Request, files: list[int]) -> None:
 def run(argv: list[str]) -> dict[str, Any]:
     """Run a command line as the interpreter would, and return the variables of the script."""
     sys.orig_argv[1:] = argv
+    if argv[0] == MUSTER:
+        sys.path[0], sys.argv = os.path.dirname(MUSTER), argv
+        sys.exit(importlib.import_module("muster.cli").main())
     if argv[0] == "-u":
         argv = argv[1:]
         sys.stdout = io.TextIOWrapper(io.FileIO(1, "w", closefd=False), write_through=True)
@@ -216,7 +264,7 @@ if __name__ == "__main__":
     code: list[int] = []
     atexit.register(leave, kept, code)  # before anybody else, so that it is the last handler
     try:
-        kept.update(run(serve(sys.argv[1])))
+        kept.update(run(serve(sys.argv[1], sys.argv[2:])))
         code.append(0)
     except SystemExit as ended:
         if not isinstance(ended.code, int | None):
