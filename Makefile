@@ -24,7 +24,7 @@ lab: setup ## Only the tests with real processes
 	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what six workers import
 	$(BIN)/python -m pytest -n 6 $(LAB) # many tests wait, so six share two cores; tests/conftest.py distributes them
 
-model: setup # in a process of its own, because each of six workers would import torch only to find these tests
+model: setup ## Only the tests of Tacotron2's network, apart because finding them takes an import of torch
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
 
 unit: setup ## Only the tests of pure functions, in seconds

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import termios
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -59,18 +60,18 @@ for text in ("one", "two"):
 
 
 def on_terminal(body: str, folder: Path, *argv: str, **env: str) -> str:
-    """What a terminal gets from the same program; stdout and stderr both lead there."""
+    """What a terminal gets from the same program."""
+    command = [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv]
+    return run_on_terminal(command, {"PATH": os.environ["PATH"], "TERM": "xterm", **env})
+
+
+def run_on_terminal(argv: Sequence[str], env: Mapping[str, str]) -> str:
+    """What a terminal gets from a command that succeeds; stdout and stderr both lead there."""
     master, slave = pty.openpty()
     attributes = termios.tcgetattr(slave)
     attributes[1] &= ~termios.OPOST  # \n stays \n
     termios.tcsetattr(slave, termios.TCSANOW, attributes)
-    process = subprocess.Popen(
-        [sys.executable, "-c", SHOW.format(body=body), str(folder), *argv],
-        env={"PATH": os.environ["PATH"], "TERM": "xterm", **env},
-        stdin=slave,
-        stdout=slave,
-        stderr=slave,
-    )
+    process = subprocess.Popen(argv, env=env, stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
     data = b""
     deadline = time.monotonic() + 90
