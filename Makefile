@@ -21,11 +21,11 @@ test: setup ## The static checks and every test, side by side; one test builds t
 	@$(MAKE) --no-print-directory --keep-going -j4 lab check model $(UNIT)
 
 lab: setup ## Only the tests with real processes
-	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what ten workers import
-	$(BIN)/python -m pytest -n 10 $(LAB) # most tests wait, so ten share two cores; tests/conftest.py distributes them
+	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what seven workers import
+	$(BIN)/python -m pytest -n 7 $(LAB) # many tests wait, so seven share two cores; tests/conftest.py distributes them
 
 model: setup ## Only the tests of Tacotron2's network, apart because finding them takes an import of torch
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
+	nice -n 19 	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
 
 unit: setup ## Only the tests of pure functions, in seconds
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(UNIT)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.shims import (
+    edit_torch_version,
     healthy_gpus,
     put_clock_ahead,
     put_fabric_manager,
     put_infiniband,
-    torch_version_file,
 )
 from benchmarks.scoreboard.stage import PROJECT, Stage
 
@@ -16,11 +16,11 @@ TRAIN = ("train.py",)
 
 
 def _older_torch(stage: Stage) -> None:
-    stage.sh("h2", f"sed -i \"s/^__version__.*/__version__ = '2.12.0+cpu'/\" {torch_version_file()}")
+    edit_torch_version(stage, "h2", "s/^__version__.*/__version__ = '2.12.0+cpu'/")
 
 
 def _other_build(stage: Stage) -> None:
-    stage.sh("h2", f"sed -i \"s/^git_version.*/git_version = 'mine'/\" {torch_version_file()}")
+    edit_torch_version(stage, "h2", "s/^git_version.*/git_version = 'mine'/")
 
 
 def _older_model(stage: Stage) -> None:

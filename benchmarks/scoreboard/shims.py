@@ -69,17 +69,27 @@ def healthy_gpus(stage: Stage, count: int) -> None:
 
 def cuda_torch(stage: Stage, host: str) -> None:
     """Make the host's torch report that it was built for CUDA."""
-    stage.sh(host, f"sed -i \"s/^cuda.*/cuda: Optional[str] = '13.0'/\" {torch_version_file()}")
+    edit_torch_version(stage, host, "s/^cuda.*/cuda: Optional[str] = '13.0'/")
 
 
-def torch_version_file() -> str:
-    """The file with the version of torch."""
+def edit_torch_version(stage: Stage, host: str, expression: str) -> None:
+    """Change, by an expression of sed, what a host's torch reports of itself."""
+    edit_for_one_host(stage, host, f"{torch_folder()}/version.py", expression)
+
+
+def edit_for_one_host(stage: Stage, host: str, path: str, expression: str) -> None:
+    """Mount an edited copy of a file over it: hosts share an installation below /tmp with this machine."""
+    stage.sh(host, f'new=$(mktemp) && sed "{expression}" {path} > $new && chmod 644 $new && mount --bind $new {path}')
+
+
+def torch_folder() -> str:
+    """The directory of the package."""
     import importlib.util
 
     spec = importlib.util.find_spec("torch")
     assert spec is not None
     assert spec.submodule_search_locations
-    return f"{spec.submodule_search_locations[0]}/version.py"
+    return spec.submodule_search_locations[0]
 
 
 SYSTEMCTL = """\

@@ -15,6 +15,7 @@ import pytest
 from benchmarks.scoreboard.access_faults import PASSWORD, ask_for_password
 from benchmarks.scoreboard.fault import Fault
 from benchmarks.scoreboard.faults import FAULTS
+from benchmarks.scoreboard.shims import edit_for_one_host
 from benchmarks.scoreboard.stage import HOSTS, MUSTER, PROJECT, Stage
 from launching import PLAIN, alive
 from waiting import ending, patience, wait_until
@@ -98,6 +99,17 @@ def test_a_fault_is_found_and_its_printed_fix_works(fault: Fault):
         assert found, report.data
         assert report.blamed == set(fault.at)
         assert stage.apply_fix(fault, found[0]["type"]).of(fault.row) == []
+
+
+def test_a_fault_of_one_host_changes_no_file_that_hosts_share(tmp_path: Path):
+    version = tmp_path / "version.py"
+    version.write_text("cuda = None\n")
+    with Lab(2, bind=(tmp_path,)) as lab:
+        stage = Stage(lab)
+        edit_for_one_host(stage, "h1", str(version), "s/None/13/")
+        edit_for_one_host(stage, "h1", str(version), "s/13/13.0/")
+        assert [stage.sh(host, f"cat {version}") for host in HOSTS[:2]] == ["cuda = 13.0\n", "cuda = None\n"]
+    assert version.read_text() == "cuda = None\n"
 
 
 def test_a_dead_host_costs_its_time_out_and_the_others_are_checked():
