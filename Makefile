@@ -6,6 +6,7 @@ export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than import
 
 MODEL := tests/lab/test_recipe_tacotron2_model.py
 LAB := tests/lab --ignore $(MODEL)
+NICE := nice -n 19 # it has no time limits, and takes what tests that wait leave
 UNIT := $(foreach part,1 2 3 4 5 6,unit-$(part))
 
 .PHONY: help demo test lab model unit check docs bench setup clean
@@ -25,7 +26,7 @@ lab: setup ## Only the tests with real processes
 	$(BIN)/python -m pytest -n 7 $(LAB) # many tests wait, so seven share two cores; tests/conftest.py distributes them
 
 model: setup ## Only the tests of Tacotron2's network, apart because finding them takes an import of torch
-	nice -n 19 	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
 
 unit: setup ## Only the tests of pure functions, in seconds
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(UNIT)
@@ -34,10 +35,10 @@ unit-%: setup
 	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/6 tests/unit # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/pyright
-	$(BIN)/lint-imports
+	$(NICE) $(BIN)/ruff check
+	$(NICE) $(BIN)/ruff format --check
+	$(NICE) $(BIN)/pyright
+	$(NICE) $(BIN)/lint-imports
 
 docs: setup ## Build the documentation into build/site; a broken link or a stale name is an error
 	@$(BIN)/python -m mkdocs --quiet build
