@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
+from waiting import patience
 
 from muster.engines.mpi import pmi
 from muster.engines.pbs.nodefile import with_nodefile
@@ -233,7 +234,7 @@ def test_a_process_of_another_user_is_not_taken_for_rank_0(job, monkeypatch):
     try:
         monkeypatch.setattr(os, "getuid", lambda: mine + 1)
         with pytest.raises(MusterError, match="a process of another user answered"):
-            find_rank_0(meet(job, HERE), who="rank 1", limit=1)
+            find_rank_0(meet(job, HERE), who="rank 1", limit=patience(1))
     finally:
         answer.close()
 
@@ -270,7 +271,7 @@ def test_who_only_passes_on_the_words_of_rank_0_is_not_taken_for_it(job):
         try:
             there = replace(meeting, port=server.getsockname()[1], hosts=("127.0.0.2",))
             with pytest.raises(MusterError, match="another program or job answered"):
-                find_rank_0(there, who="rank 1", limit=1)
+                find_rank_0(there, who="rank 1", limit=patience(1))
         finally:
             answer.close()
             server.close()
@@ -308,11 +309,11 @@ def test_inside_slurm_who_knows_only_the_public_job_id_is_not_taken_for_rank_0(j
     answer = Answer(replace(meeting, munge=False), 4711)
     try:
         with pytest.raises(MusterError, match=r"did not prove \(MUNGE\) that it belongs to this user"):
-            find_rank_0(meeting, who="rank 1", limit=1)
+            find_rank_0(meeting, who="rank 1", limit=patience(1))
         sealed = Answer(meeting, 4712)
         monkeypatch.setenv("SEALER", str(os.getuid() + 1))
         with pytest.raises(MusterError, match=r"did not prove \(MUNGE\) that it belongs to this user"):
-            find_rank_0(meeting, who="rank 1", limit=1)
+            find_rank_0(meeting, who="rank 1", limit=patience(1))
         sealed.close()
     finally:
         answer.close()
