@@ -184,18 +184,10 @@ def test_an_nvidia_smi_that_hangs_is_killed_and_not_waited_for(tmp_path: Path, m
     wait_for("the end of nvidia-smi", reader, lambda: process_state(pid) in ("", "Z"))
 
 
-def test_an_examination_reports_ranks_without_cpu_and_data_that_waits_to_be_sent():
+def test_an_examination_reports_ranks_without_cpu():
     cpu = max(os.sched_getaffinity(0))
     busy = f"import os\nos.sched_setaffinity(0, [{cpu}])\nos.write(1, b'.')\nwhile True: pass"
     rank, other = (subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.PIPE) for _ in range(2))
-    listener = socket.create_server(("127.0.0.1", 0))
-    full = socket.create_connection(listener.getsockname())
-    full.setblocking(False)
-    while True:
-        try:
-            full.send(bytes(1 << 16))
-        except BlockingIOError:
-            break
     sent: list[dict[str, Any]] = []
     try:
         for process in (rank, other):
@@ -208,8 +200,6 @@ def test_an_examination_reports_ranks_without_cpu_and_data_that_waits_to_be_sent
         for process in (rank, other):
             process.kill()
             process.communicate()
-        full.close()
-        listener.close()
     (reply,) = sent
     seen = reply["ranks"]["5"]
     assert reply["re"] == 7
@@ -217,7 +207,19 @@ def test_an_examination_reports_ranks_without_cpu_and_data_that_waits_to_be_sent
     assert 0 < seen["cpu"] < 0.9
     assert seen["cpus"] == 1
     assert seen["disk"] == 0
-    assert reply["queues"]["127.0.0.1"] > 100_000
+
+
+def test_an_examination_on_a_host_too_busy_for_more_than_one_sample_reports_data_that_waits_to_be_sent():
+    sent: list[dict[str, Any]] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as full:
+        full.setblocking(False)
+        while True:
+            try:
+                full.send(bytes(1 << 16))
+            except BlockingIOError:
+                break
+        Examination(sent.append, 7, [], 0).step()
+    assert sent[0]["queues"]["127.0.0.1"] > 100_000
 
 
 def test_a_gpu_reader_that_cannot_start_is_reported_once_and_the_rest_is_measured():

@@ -109,9 +109,9 @@ class _Queues:
         self._queued: dict[str, int] = {}
 
     def look(self) -> None:
-        """Add the currently queued bytes, every few calls."""
+        """Add the currently queued bytes, at the first call (a busy host may allow no more) and then every few."""
         self._calls += 1
-        if self._calls % _QUEUES_EVERY:
+        if (self._calls - 1) % _QUEUES_EVERY:
             return
         self._looks += 1
         for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
