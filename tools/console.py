@@ -157,7 +157,7 @@ VARYING = (
     (re.compile(r"\S*/muster/jobs/\S+"), "JOB"),
     (re.compile(r"\d{8}-\d{6}-[\w.-]+-[0-9a-f]{4}"), "JOB"),
     (re.compile(r"\b\d+(\.\d+)? (s|ms)\b"), "TIME"),
-    (re.compile(r"\b\d+[smhd]\b"), "AGE"),
+    (re.compile(r"\b\d+[smhd]\b *"), "AGE "),  # in a table, fewer spaces follow a longer one
     (re.compile(r", first collective TIME"), ""),  # a very short run may end before it is measured
     (re.compile(r"\b(\d+\.\d+\.\d+\.\d+|h\d+|localhost):\d{4,5}\b"), r"\1:PORT"),
     (re.compile(r"\b([Aa]llocation|job) \d+"), r"\1 N"),

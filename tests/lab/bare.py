@@ -220,7 +220,8 @@ def check_recipes(out: str, hosts: Sequence[str], launcher: str, names: Iterable
     hellos = [re.fullmatch(r"\[http://(\S+):(\d+)\] hello from \[(.*):gloo\] process (\d+)/(\d+)", x) for x in lines]
     found = [match.groups() for match in hellos if match]
     assert [(h, int(r), int(w)) for _, _, h, r, w in found] == [(h, r, world) for r, h in enumerate(hosts)], out
-    assert len({(addr, port) for addr, port, *_ in found}) == 1, out
+    # A rank that has asked at the address of the first host too early finds rank 0 by the next one, the host's name.
+    assert len({(re.sub(r"^10\.77\.0\.", "h", addr), port) for addr, port, *_ in found}) == 1, out
     assert sorted(messages) == sorted(
         [f"Rank 0 sent data to Rank {r}\n" for r in range(1, world)]
         + [f"Rank {r} has received data from rank 0\n" for r in range(1, world)]

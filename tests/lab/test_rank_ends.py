@@ -11,6 +11,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from bare import reserved_port
 from launching import run_here
 
 pytestmark = pytest.mark.torch
@@ -106,9 +107,9 @@ def test_a_script_with_a_port_of_its_own_meets_there(tmp_path: Path, kept: Path)
     name = script(
         tmp_path,
         """
-        import os
+        import os, sys
         import torch, torch.distributed as dist
-        os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+        os.environ["MASTER_PORT"] = sys.argv[1]
         dist.init_process_group("gloo")
         total = torch.ones(1)
         dist.all_reduce(total)
@@ -116,7 +117,8 @@ def test_a_script_with_a_port_of_its_own_meets_there(tmp_path: Path, kept: Path)
         dist.destroy_process_group()
         """,
     )
-    done = run_here(tmp_path, KEEP, "--nproc", "2", name, state=kept)
+    with reserved_port() as port:
+        done = run_here(tmp_path, KEEP, "--nproc", "2", name, str(port), state=kept)
     assert done.code == 0, done.said
     assert done.lines(0) == ["2"], done.said
 
