@@ -176,8 +176,10 @@ class Reporter:
         """Report the number of finished collectives and other progress; the user sees the time of the first one."""
         for message in kept_errors.take():
             self.send(message)
-        before, self.reported = self.reported, max(self.reported, done)
-        self.send({"t": "progress", "done": self.reported, "first": self.reported > before == 0, **more})
+        known, done = self.reported, max(self.reported, done)
+        self.send({"t": "progress", "done": done, "first": done > known == 0, **more})
+        # Only now: the interpreter may end while the sampling thread is about to send, and then `last_look` must.
+        self.reported = max(self.reported, done)
 
 
 class _BeforeTorch:
