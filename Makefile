@@ -4,12 +4,12 @@ export PYRIGHT_PYTHON_IGNORE_WARNINGS := 1
 export NO_MKDOCS_2_WARNING := 1
 export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than importing them
 
-MODEL := tests/lab/test_recipe_tacotron2_model.py
-LAB := tests/lab --ignore $(MODEL)
+MODELS := $(wildcard tests/lab/test_recipe_*_model.py)
+LAB := tests/lab $(addprefix --ignore ,$(MODELS))
 NICE := nice -n 19 # it has no time limits, and takes what tests that wait leave
 UNIT := $(foreach part,1 2 3 4 5 6,unit-$(part))
 
-.PHONY: help demo test lab model unit check docs bench setup clean
+.PHONY: help demo test lab models unit check docs bench setup clean
 
 help: ## Print this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' $(MAKEFILE_LIST) | while IFS='|' read -r name text; do \
@@ -19,14 +19,14 @@ demo: setup ## Run two ranks on each of two virtual hosts and let them send mess
 	$(BIN)/muster run --lab 2 --nproc 2 -m muster.recipes.message_passing
 
 test: setup ## The static checks and every test, side by side; one test builds the documentation
-	@$(MAKE) --no-print-directory --keep-going -j4 lab check model $(UNIT)
+	@$(MAKE) --no-print-directory --keep-going -j4 lab check models $(UNIT)
 
 lab: setup ## Only the tests with real processes
-	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what seven workers import
-	$(BIN)/python -m pytest -n 7 $(LAB) # many tests wait, so seven share two cores; tests/conftest.py distributes them
+	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what six workers import
+	$(BIN)/python -m pytest -n 6 $(LAB) # many tests wait, so six share two cores; tests/conftest.py distributes them
 
-model: setup ## Only the tests of Tacotron2's network, apart because finding them takes an import of torch
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODEL)
+models: setup ## Only the tests of the networks of recipes, apart because finding them takes an import of torch
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODELS)
 
 unit: setup ## Only the tests of pure functions, in seconds
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(UNIT)

@@ -12,7 +12,6 @@ import wave
 from pathlib import Path
 
 import pytest
-import torch
 from bare import ENV, script
 from recipes import Command, Ended, wrong
 
@@ -118,6 +117,8 @@ def test_a_network_speaks_with_the_hop_it_was_trained_with(python, corpus, tmp_p
 
 
 def test_a_checkpoint_of_the_original_resumes_in_its_epoch(python, corpus, tmp_path):
+    import torch  # here, because finding the tests of this file should not take it
+
     argv = ["-d", corpus, *TINY, *SHORT]
     assert python.run(TACOTRON2, *argv, "-o", "a", folder=tmp_path).code == 0
     other = python.run(TACOTRON2, *argv[:-1], "3", "-o", "b", "--checkpoint-path", "a/tacotron2.pt", folder=tmp_path)
