@@ -6,8 +6,8 @@ export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than import
 
 MODELS := $(wildcard tests/lab/test_recipe_*_model.py)
 LAB := tests/lab $(addprefix --ignore ,$(MODELS))
-NICE := nice -n 19 # it has no time limits, and takes what tests that wait leave
-UNIT := $(foreach part,1 2 3 4 5 6,unit-$(part))
+NICE := nice -n 19 # static checks have no time limits, and use the CPU time that waiting tests leave
+UNIT := $(foreach part,1 2 3 4 5 6 7 8,unit-$(part))
 
 .PHONY: help demo test lab models unit check docs bench setup clean
 
@@ -29,10 +29,10 @@ models: setup ## Only the tests of the networks of recipes, apart because findin
 	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODELS)
 
 unit: setup ## Only the tests of pure functions, in seconds
-	@$(MAKE) --no-print-directory --keep-going --output-sync -j6 $(UNIT)
+	@$(MAKE) --no-print-directory --keep-going --output-sync -j8 $(UNIT)
 
 unit-%: setup
-	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/6 tests/unit # see tests/conftest.py
+	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/8 tests/unit # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
 	$(NICE) $(BIN)/ruff check

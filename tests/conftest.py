@@ -83,32 +83,28 @@ WITH_TORCH = {"test_bad_arguments.py", "test_drain_watch.py", "test_training_bat
 """Files of unit tests that import torch into the process of pytest; one part has all of them."""
 
 HEAVIEST = (
-    "test_bad_places.py",
-    "test_screen.py",
-    "test_bad_options.py",
     "test_container.py",
-    "test_jobs_hostile.py",
-    "test_words.py",
-    "test_hosts.py",
     "test_dial_back.py",
-    "test_remote_job.py",
-    "test_engine_plugin.py",
-    "test_manifest.py",
-    "test_source_rules.py",
-    "test_fuzz_jobs.py",
-    "test_hang_judge.py",
-    "test_fuzz.py",
-    "test_submit_queue.py",
-    "test_straggler_large.py",
-    "test_completion.py",
-    "test_escapes.py",
-    "test_cli_hints.py",
     "test_find_rank_0.py",
+    "test_screen.py",
+    "test_remote_job.py",
+    "test_notifications.py",
+    "test_notices.py",
+    "test_check_probes.py",
+    "test_recovery.py",
     "test_dashboard_server.py",
-    "test_top_view.py",
-    "test_fuzz_sockets.py",
+    "test_rank_sessions.py",
+    "test_bad_places.py",
+    "test_agent_loop.py",
+    "test_link.py",
+    "test_kubectl_proxy.py",
+    "test_bad_options.py",
+    "test_job_server.py",
+    "test_local_ranks.py",
+    "test_agents.py",
+    "test_resumed_session.py",
 )
-"""Unit tests with the most CPU time, from 1.5 s to 0.5 s per file, so that all parts get as much of it."""
+"""Unit tests that take longest, from 15 s to 1 s per file, so that each part gets a long one and many short ones."""
 
 LIMIT = 120
 """Seconds that a test may take on an idle machine, unless it says otherwise."""
@@ -124,13 +120,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     Workers of xdist would each import all of them, and send three reports of each of thousands of tests.
     """
     number, parts = map(int, config.option.part.split("/"))
-    if parts == 1 or not collection_path.name.startswith("test_"):
+    if parts == 1 or not collection_path.match("test_*.py"):
         return None
     return True if _part_of(collection_path, parts) != number - 1 else None  # None: pytest decides
 
 
 def _part_of(file: Path, parts: int) -> int:
-    """Which part has a file: they are dealt out from the heaviest on, to the first part and on, then from the last."""
+    """The part that runs a file: from the heaviest on, each part gets one, then one more from the last part on."""
     if file.name in WITH_TORCH:
         return 0
     turn, place = divmod(1 + _by_weight(file.parent)[file.name], parts)  # place 0 of the first turn: WITH_TORCH

@@ -53,7 +53,7 @@ def _other_python(stage: Stage) -> None:
             f"{sys.executable} -m venv --without-pip /opt/conda && "
             f"ln -s {torch_folder()} /opt/conda/lib/python3*/site-packages/",
         )
-    # Mounted over instead of removed: hosts share an installation below /tmp with this machine.
+    # Hides the programs of a virtual environment. Not removed: below /tmp, hosts share it with this machine.
     stage.sh("h2", f"mount -t tmpfs none {os.path.dirname(sys.executable)}")
 
 

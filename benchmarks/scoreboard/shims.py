@@ -83,7 +83,7 @@ def edit_for_one_host(stage: Stage, host: str, path: str, expression: str) -> No
 
 
 def torch_folder() -> str:
-    """The directory of the package."""
+    """The directory of torch."""
     import importlib.util
 
     spec = importlib.util.find_spec("torch")

@@ -17,8 +17,6 @@ from muster.recipes.gpt.strategy import learning_rate
 pytestmark = [pytest.mark.torch, pytest.mark.timeout(300)]
 
 SMALL = Config(vocabulary=64, context=16, layers=2, heads=2, width=32)
-TEXT = "".join(f"{i} times {i + 1} is {i * (i + 1)}.\n" for i in range(1000))
-"""21 KB, in which much repeats."""
 
 
 def gradients(model: GPT, tokens: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -75,7 +73,7 @@ def test_no_token_sees_a_later_one():
 
 
 def test_byte_pairs_are_merged_most_frequent_first_and_decode_to_the_same_text():
-    text = TEXT.encode()
+    text = b"".join(b"%d times %d is %d.\n" % (i, i + 1, i * (i + 1)) for i in range(1000))
     tokenizer = train_tokenizer(text, 300)
     assert len(tokenizer.merges) == 44
     tokens = tokenizer.encode(text)

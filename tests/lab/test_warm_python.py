@@ -6,10 +6,12 @@ import json
 import os
 import signal
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from bare import ENV, script
 from waiting import ending, patience, process_state, wait_until
+from warm_python import WarmPython
 
 from muster.lab import Lab
 
@@ -72,6 +74,33 @@ def test_a_script_ends_with_its_exit_handlers_and_then_its_objects(warm, tmp_pat
     argv = [warm / "python3", script(tmp_path, END), str(code)]
     done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=patience(60))
     assert (done.returncode, done.stdout, done.stderr) == (code, "handled\ndeleted\n", "")
+
+
+class Small(WarmPython):
+    """A server that starts at once."""
+
+    modules = ("json",)
+    programs = ("python3",)
+
+
+def test_the_server_ends_with_its_last_user_and_starts_again_for_the_next(tmp_path):
+    def runs(user):
+        argv = [user.shims() / "python3", "-c", "import sys; print('json' in sys.modules)"]
+        return subprocess.run(argv, env=ENV, capture_output=True, timeout=patience(60)).stdout == b"True\n"
+
+    folder = tmp_path / "small"
+    with ThreadPoolExecutor(6) as pool:  # as the workers of xdist, all at once
+        first, *others = pool.map(lambda _: Small(folder, ENV), range(6))
+        assert len(set(pool.map(Small.shims, (first, *others)))) == 1
+    for user in others:
+        user.close()
+    assert runs(first)
+    first.close()
+    wait_until("the end of the server", lambda: not (folder / "socket").exists())
+    again = Small(folder, ENV)
+    assert runs(again)
+    again.close()
+    wait_until("the end of the second server", lambda: not (folder / "socket").exists())
 
 
 WAIT = "import os, signal, time; print(os.getpid(), flush=True); time.sleep(1000)"

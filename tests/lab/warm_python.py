@@ -1,13 +1,14 @@
-"""Commands for tests that start with their modules imported: `import torch` is most of the cost of a rank.
+"""Starts commands of tests from a process that has imported their modules: `import torch` is most of a rank's cost.
 
 `WarmPython` imports modules once, in a server for all workers of xdist. `warm.shims(folder)` is a directory with a
 `python3` for mpirun, srun, torchrun or a shell, or with a `muster`: it hands its arguments, environment, directory and
 open files to the server through a socket in that folder. The server forks, and the copy enters the namespaces of
 whoever called (so lab hosts that share the folder need no server of their own) and runs the command line. The shim
 passes signals on and ends as the command ends; if it is killed, so is the command. Differences from the real commands:
-parent, process group and command line, that modules are already imported, and that these and their open files are left
-as they are at the end (taking torch apart costs 0.25 s of CPU time each time). So one test of each launcher uses a real
-Python, and whatever is typed into a shell or gets signals is the real `muster`.
+parent, process group and command line; resource limits, priority, control group, locale and variables that Python reads
+at its start are those of the server; modules are already imported; these and their open files are left as they are at
+the end (taking torch apart costs 0.25 s of CPU time each time). So one test of each launcher uses a real Python, and
+whatever is typed into a shell or gets signals is the real `muster`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import multiprocessing
 import os
 import runpy
 import select
+import shutil
 import signal
 import socket
 import struct
@@ -98,6 +100,7 @@ class WarmPython:
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         self._folder = folder
+        self._own = folder / folder.name
         folder.mkdir(exist_ok=True)
         with locked(folder):
             users = folder / "users"
@@ -105,6 +108,7 @@ class WarmPython:
                 os.mkfifo(users)
             self._user = os.open(users, os.O_RDWR)  # the server reads its end when nobody has it open any more
             if not (folder / "socket").exists():
+                shutil.rmtree(self._own, ignore_errors=True)  # of a server that has ended
                 argv = [sys.executable, __file__, str(folder), *self.modules]
                 with users.open("rb") as stdin:
                     self._server = subprocess.Popen(
@@ -112,20 +116,24 @@ class WarmPython:
                     )
                 assert self._server.stdout is not None
                 with self._server.stdout as stdout:
-                    assert stdout.readline() == b"ready\n"
+                    assert stdout.readline() == b"ready\n", f"could not import {self.modules}; see stderr"
 
     def shims(self, folder: Path | None = None) -> Path:
         """A directory with the commands, perhaps in a folder on the same disk that lab hosts share."""
-        place = (folder or self._folder) / self._folder.name
-        if not place.exists():
-            place.mkdir()
-            (place / "socket").hardlink_to(self._folder / "socket")
-            shim = SHIM.format(python=sys.executable, folder=place)
-            torchrun = f'#!/bin/sh\nexec {place}/python3 -m torch.distributed.run "$@"\n'
-            for name in self.programs:
-                (place / name).write_text(torchrun if name == "torchrun" else shim)
-                (place / name).chmod(0o755)
+        place = folder / self._folder.name if folder else self._own
+        with locked(self._folder):  # all workers may ask for the same one
+            if not place.exists():
+                self._write_shims(place)
         return place
+
+    def _write_shims(self, place: Path) -> None:
+        place.mkdir()
+        (place / "socket").hardlink_to(self._folder / "socket")
+        shim = SHIM.format(python=sys.executable, folder=place)
+        torchrun = f'#!/bin/sh\nexec {place}/python3 -m torch.distributed.run "$@"\n'
+        for name in self.programs:
+            (place / name).write_text(torchrun if name == "torchrun" else shim)
+            (place / name).chmod(0o755)
 
     def close(self) -> None:
         """Let the server end if nobody else uses it; commands that still run end with their shims."""
@@ -141,7 +149,7 @@ class WarmMuster(WarmPython):
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Nobody else starts or ends the server meanwhile."""
+    """Nobody else starts or ends the server or writes shims meanwhile."""
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -149,12 +157,12 @@ def locked(folder: Path) -> Generator[None]:
 
 def serve(folder: str, modules: Sequence[str]) -> list[str]:
     """Import modules, then fork for each request; returns, in a copy, the command line that it must run."""
-    os.chdir(folder)
-    listener = socket.socket(socket.AF_UNIX)
-    listener.bind("socket")
-    listener.listen(128)
     for name in modules:
         importlib.import_module(name)
+    os.chdir(folder)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind("socket")  # after the imports, which may fail
+    listener.listen(128)
     gc.collect()
     gc.freeze()  # a collection in a copy need not touch, and so copy, all this
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)

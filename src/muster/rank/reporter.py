@@ -178,7 +178,8 @@ class Reporter:
             self.send(message)
         known, done = self.reported, max(self.reported, done)
         self.send({"t": "progress", "done": done, "first": done > known == 0, **more})
-        # Only now: the interpreter may end while the sampling thread is about to send, and then `last_look` must.
+        # Only now: the interpreter may end while the sampling thread is about to send, and then `last_look` must. That
+        # the first one may be reported twice, with about the same time, harms nothing.
         self.reported = max(self.reported, done)
 
 
