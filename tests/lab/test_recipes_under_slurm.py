@@ -41,16 +41,20 @@ def slurm(shared: Path) -> Iterator[Lab]:
         yield lab
 
 
+FIRST_TWO = "--nodelist=h1,h2"
+"""Slurm would choose another host while it cleans up after an earlier job; so a job waits for these."""
+
+
 def test_recipes_run_under_srun(slurm, shared, warm):
     # Quiet, because srun itself may report that it waits in the queue.
-    argv = ["srun", "--quiet", "--nodes=2", "--ntasks-per-node=2", warm / "python3", script(shared, ALL_RECIPES)]
+    argv = ["srun", "--quiet", FIRST_TWO, "--ntasks-per-node=2", warm / "python3", script(shared, ALL_RECIPES)]
     done = run_on(slurm, "h1", *argv)
     assert (done.returncode, done.stderr) == (0, "")
     check_recipes(done.stdout, ["h1", "h1", "h2", "h2"], "srun")
 
 
 def test_ddp_runs_under_srun_as_the_guide_says(slurm, shared, warm):
-    argv = ["srun", "--quiet", "--chdir", shared, "--nodes=2", "--ntasks-per-node=2", "sh", "-c"]
+    argv = ["srun", "--quiet", "--chdir", shared, FIRST_TWO, "--ntasks-per-node=2", "sh", "-c"]
     where = {"PATH": f"{warm}:{ENV['PATH']}", "MASTER_ADDR": "h1", "MASTER_PORT": "29533"}
     done = run_on(slurm, "h1", *argv, of_the_ddp_guide("srun"), **where)
     assert (done.returncode, done.stderr) == (0, "")
@@ -59,7 +63,7 @@ def test_ddp_runs_under_srun_as_the_guide_says(slurm, shared, warm):
 
 # The usual way: one launcher on each host, the first host is the master, and the port depends on the job.
 BATCH = """#!/bin/bash
-#SBATCH --nodes=2 --ntasks-per-node=1 --cpus-per-task=2 --output=%s --error=%s
+#SBATCH --nodelist=h1,h2 --ntasks-per-node=1 --cpus-per-task=2 --output=%s --error=%s
 export PATH=%s:$PATH
 MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 MASTER_PORT=$((10000 + SLURM_JOB_ID %% 20000))
@@ -111,7 +115,7 @@ def test_two_steps_at_once_find_a_rank_0_that_is_not_on_the_first_host(slurm, sh
 
 
 def test_a_heterogeneous_job_is_one_world(slurm, shared, warm):
-    argv = ["salloc", "--quiet", "-N1", "-n1", ":", "-N1", "-n2", "srun", "--het-group=0,1"]
+    argv = ["salloc", "--quiet", "-wh1", "-n1", ":", "-wh2", "-n2", "srun", "--het-group=0,1"]
     done = run_on(slurm, "h1", *argv, warm / "python3", script(shared, PLACE))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == places("srun", ["h1", "h2", "h2"])
