@@ -6,7 +6,6 @@ export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than import
 
 MODELS := $(wildcard tests/lab/test_recipe_*_model.py)
 LAB := tests/lab $(addprefix --ignore ,$(MODELS))
-NICE := nice -n 19 # static checks have no time limits, and use the CPU time that waiting tests leave
 UNIT := $(foreach part,1 2 3 4 5 6 7 8,unit-$(part))
 
 .PHONY: help demo test lab models unit check docs bench setup clean
@@ -35,10 +34,10 @@ unit-%: setup
 	$(BIN)/python -m pytest -q -p no:cacheprovider --part $*/8 tests/unit # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
-	$(NICE) $(BIN)/ruff check
-	$(NICE) $(BIN)/ruff format --check
-	$(NICE) $(BIN)/pyright
-	$(NICE) $(BIN)/lint-imports
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+	$(BIN)/lint-imports
 
 docs: setup ## Build the documentation into build/site; a broken link or a stale name is an error
 	@$(BIN)/python -m mkdocs --quiet build
