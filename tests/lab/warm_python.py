@@ -19,7 +19,7 @@ import fcntl
 import gc
 import importlib
 import io
-import json
+import marshal
 import multiprocessing
 import os
 import runpy
@@ -30,13 +30,17 @@ import socket
 import struct
 import subprocess
 import sys
+import traceback
+import weakref
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+# Without the modules `json`, `signal` and `socket`, whose imports take twice as long as the rest of it.
 SHIM = """#!{python} -IS
-import json, os, signal, socket, sys
+import _signal, _socket, marshal, os, sys
 argv = sys.argv[1:]
 fresh = not argv or argv[0].startswith("-") and argv[0] not in ("-u", "-m", "-c")
 if fresh and not sys.argv[0].endswith("/muster"):  # options that only a fresh interpreter understands
@@ -50,23 +54,24 @@ files = [number for number in map(int, os.listdir("/proc/self/fd")) if inherited
 os.umask(umask := os.umask(0))
 request = dict(python=sys.argv[0], argv=argv, env=dict(os.environ), cwd=os.getcwd(), umask=umask, files=files,
                cpus=list(os.sched_getaffinity(0)))
-body = json.dumps(request).encode()
-server = socket.socket(socket.AF_UNIX)
+body = marshal.dumps(request)
+numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
+server = _socket.socket(_socket.AF_UNIX)
 os.chdir("{folder}")  # a socket's path may be too long
 server.connect("socket")
-socket.send_fds(server, [len(body).to_bytes(4, "big")], files)
+server.sendmsg([len(body).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
 server.sendall(body)
 for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
-    number = getattr(signal, "SIG" + name)
-    if signal.getsignal(number) is not signal.SIG_IGN:
-        signal.signal(number, lambda number, _: server.send(bytes([number])))
+    number = getattr(_signal, "SIG" + name)
+    if _signal.getsignal(number) != _signal.SIG_IGN:
+        _signal.signal(number, lambda number, _: server.send(bytes([number])))
 status = server.recv(4)
 if not status:
     sys.exit("the warm Python has ended")
 code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
 if code < 0:
-    if code != -signal.SIGKILL:
-        signal.signal(-code, signal.SIG_DFL)
+    if code != -_signal.SIGKILL:
+        _signal.signal(-code, _signal.SIG_DFL)
     os.kill(os.getpid(), -code)
 os._exit(code)
 """
@@ -82,8 +87,10 @@ FOR_MUSTER = (
     "muster.jobs.state",
 )
 
-NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x20000000 | 0x40000000
-"""Mount, UTS, IPC, PID and network (linux/sched.h)."""
+LIBC = ctypes.CDLL(None, use_errno=True)
+NAMESPACES = 0x00020000 | 0x04000000 | 0x08000000 | 0x40000000
+"""Mount, UTS, IPC and network (linux/sched.h)."""
+PID_NAMESPACE = 0x20000000
 PR_SET_PDEATHSIG = 1
 FIRST_FREE = 512
 """Above all numbers of files that launchers pass on."""
@@ -155,6 +162,40 @@ def locked(folder: Path) -> Generator[None]:
         yield
 
 
+@dataclass
+class Command:
+    """What the server has started for a shim."""
+
+    process: int
+    shim: socket.socket | None
+
+    def pass_signal_on(self) -> None:
+        """Send it the signal that its shim has got; if the shim was killed, kill it and what it has started."""
+        assert self.shim is not None
+        try:
+            number = self.shim.recv(1)
+        except OSError:
+            number = b""
+        if number:
+            os.kill(self.process, number[0])
+        else:
+            os.killpg(self.process, signal.SIGKILL)
+            self._close()
+
+    def report_end(self) -> None:
+        """Send its exit status to the shim, which ends in the same way."""
+        status = os.waitpid(self.process, 0)[1]
+        if self.shim is not None:
+            with suppress(OSError):
+                self.shim.sendall(status.to_bytes(4, "big"))
+            self._close()
+
+    def _close(self) -> None:
+        assert self.shim is not None
+        self.shim.close()
+        self.shim = None
+
+
 def serve(folder: str, modules: Sequence[str]) -> list[str]:
     """Import modules, then fork for each request; returns, in a copy, the command line that it must run."""
     for name in modules:
@@ -165,52 +206,66 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
     listener.listen(128)
     gc.collect()
     gc.freeze()  # a collection in a copy need not touch, and so copy, all this
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    for finalizer in vars(weakref.finalize)["_registry"]:
+        finalizer.atexit = False  # torch would unload its operators one by one, which takes each copy 35 ms of CPU time
     print("ready", flush=True)
+    commands: dict[int, Command] = {}  # by a descriptor that shows the end of the process
     while True:
-        if sys.stdin in select.select([listener, sys.stdin], [], [])[0]:
+        shims = [command.shim for command in commands.values() if command.shim is not None]
+        ready = select.select([listener, sys.stdin, *shims, *commands], [], [])[0]
+        for ended, command in list(commands.items()):
+            if ended in ready:
+                command.report_end()
+                os.close(ended)
+                del commands[ended]
+            elif command.shim in ready:
+                command.pass_signal_on()
+        if listener in ready:
+            shim = listener.accept()[0]
+            try:
+                request, process = start(shim)
+            except (OSError, EOFError) as error:  # the shim was killed, for example
+                print(f"the warm Python could not start a command: {error}", file=sys.stderr)
+                shim.close()
+                continue
+            if process == 0:
+                for inherited in (listener, shim, *shims):
+                    inherited.detach()  # else its destructor closes the command's file of the same number
+                return request["argv"]
+            commands[os.pidfd_open(process)] = Command(process, shim)
+        elif sys.stdin in ready:
             with locked(Path()):
                 if select.select([sys.stdin], [], [], 0)[0]:  # and nobody has come since
                     os.unlink("socket")
                     os._exit(0)
-            continue
-        connection = listener.accept()[0]
-        if os.fork() == 0:
-            listener.close()
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            return supervise(connection)
-        connection.close()
 
 
-def supervise(connection: socket.socket) -> list[str]:
-    """Start a command for a shim, pass its signals on and report the end; returns in the command's process only."""
-    head, files, _, _ = socket.recv_fds(connection, 4, 64)
-    request: Request = json.loads(connection.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
-    peer = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
-    libc = ctypes.CDLL(None, use_errno=True)
-    if os.geteuid() == 0 and libc.setns(os.pidfd_open(peer), NAMESPACES):
-        raise OSError(ctypes.get_errno(), "setns")
-    child = os.fork()
-    if child == 0:
-        connection.detach()  # else its destructor closes the command's file of the same number
-        os.setsid()
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        take_over(request, files)
-        return request["argv"]
-    for file in files:
+def start(shim: socket.socket) -> tuple[Request, int]:
+    """Fork a process as a shim requests, in its namespaces; returns the request and the process, which is 0 in it."""
+    shim.settimeout(10)
+    head, files, _, _ = socket.recv_fds(shim, 4, 64)
+    request: Request = marshal.loads(shim.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+    peer = os.pidfd_open(struct.unpack("3i", shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
+    enter(peer, PID_NAMESPACE)  # of the next process, not of this one
+    process = os.fork()
+    if process == 0:
+        try:
+            enter(peer, NAMESPACES)
+            os.setsid()
+            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            take_over(request, files)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    for file in (peer, *files) if process else ():
         os.close(file)
-    ended = os.pidfd_open(child)
-    while ended not in select.select([connection, ended], [], [])[0]:
-        number = connection.recv(1)
-        if not number:
-            os.killpg(child, signal.SIGKILL)
-            break
-        os.kill(child, number[0])
-    status = os.waitpid(child, 0)[1]
-    try:
-        connection.sendall(status.to_bytes(4, "big"))
-    finally:
-        os._exit(0)
+    return request, process
+
+
+def enter(process: int, namespaces: int) -> None:
+    """Join namespaces of a process, of which this is a descriptor; only root has others."""
+    if os.geteuid() == 0 and LIBC.setns(process, namespaces):
+        raise OSError(ctypes.get_errno(), "setns")
 
 
 def take_over(request: Request, files: list[int]) -> None:
