@@ -518,7 +518,8 @@ def test_a_notebook_gets_results_output_exceptions_and_ctrl_c(kernel: Kernel):
 
     shown = kernel.run("muster.launch(f, ('boom',), **how)")
     assert shown["error"] == "ValueError"
-    assert " ranks failed the same way" in shown["traceback"]
+    # Which of the two depends on how far apart they fail, each in an interpreter of its own.
+    assert re.search("both ranks failed the same way|rank [01] on .* failed first", shown["traceback"])
     assert 'if what == "boom": raise ValueError' in shown["traceback"]  # a line of a cell, which is in no file
 
     shown = kernel.run("muster.launch(f, ('stay',), **how)", interrupt_at="staying")

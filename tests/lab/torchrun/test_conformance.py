@@ -11,7 +11,9 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+import launching
 import pytest
+from benchmarks.conformance import launchers
 from benchmarks.conformance.compare import unexplained
 from benchmarks.conformance.explained import EXPLAINED
 from benchmarks.conformance.launchers import Kept, Outcome, under_muster, under_torchrun
@@ -66,12 +68,16 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_does_the_same_as_under_torchrun(name: str, tmp_path: Path, kept: Kept) -> None:
+def test_a_program_does_the_same_as_under_torchrun(
+    name: str, tmp_path: Path, kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
     program = PROGRAMS[name]
     if program.missing:
         pytest.skip(f"{program.missing} is not installed")
     if program.slow and "CONFORMANCE_SLOW" not in os.environ:
         pytest.skip(program.slow)
+    if not is_fresh(program):  # ranks are forked on the kept host, whatever starts the controller
+        monkeypatch.setattr(launchers, "MUSTER", launching.program())
     muster = under_muster(program, tmp_path / "muster", kept=None if is_fresh(program) else kept)
     found = differences_from_torchrun(program, muster, tmp_path)
     assert not found, "\n".join([*found, "--- Muster printed", muster.said])
