@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 from concurrent.futures import ThreadPoolExecutor
 
@@ -53,6 +54,30 @@ def test_a_script_finds_what_its_caller_gave(warm, tmp_path):
     ]
 
 
+class Small(WarmPython):
+    """A server that starts at once."""
+
+    modules = ("json",)
+    programs = ("python3",)
+
+
+def test_a_caller_that_is_killed_does_not_end_the_server(tmp_path):
+    user = Small(tmp_path / "small", ENV)
+    shim = user.shims() / "python3"
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.connect(str(shim.with_name("socket")))
+        caller.sendall((1000).to_bytes(4, "big") + b"less than that")
+    long = "x" * 100_000  # more than a socket holds at once, in two arguments
+    done = subprocess.run(
+        [shim, "-c", "import sys; print(len(sys.argv[1] + sys.argv[2]))", long, long],
+        env={**ENV, "MORE": long},
+        capture_output=True,
+        timeout=patience(60),
+    )
+    user.close()
+    assert done.stdout == b"200000\n", done.stderr
+
+
 END = """
 import atexit, sys
 
@@ -74,13 +99,6 @@ def test_a_script_ends_with_its_exit_handlers_and_then_its_objects(warm, tmp_pat
     argv = [warm / "python3", script(tmp_path, END), str(code)]
     done = subprocess.run(argv, env=ENV, capture_output=True, text=True, timeout=patience(60))
     assert (done.returncode, done.stdout, done.stderr) == (code, "handled\ndeleted\n", "")
-
-
-class Small(WarmPython):
-    """A server that starts at once."""
-
-    modules = ("json",)
-    programs = ("python3",)
 
 
 def test_the_server_ends_with_its_last_user_and_starts_again_for_the_next(tmp_path):

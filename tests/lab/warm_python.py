@@ -33,7 +33,7 @@ import sys
 import traceback
 import weakref
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -224,7 +224,7 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
             shim = listener.accept()[0]
             try:
                 request, process = start(shim)
-            except (OSError, EOFError) as error:  # the shim was killed, for example
+            except (OSError, EOFError, ValueError) as error:  # the shim was killed, for example
                 print(f"the warm Python could not start a command: {error}", file=sys.stderr)
                 shim.close()
                 continue
@@ -242,23 +242,27 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
 
 def start(shim: socket.socket) -> tuple[Request, int]:
     """Fork a process as a shim requests, in its namespaces; returns the request and the process, which is 0 in it."""
-    shim.settimeout(10)
+    # Not by settimeout(), with which MSG_WAITALL would not wait for all.
+    shim.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 10, 0))
     head, files, _, _ = socket.recv_fds(shim, 4, 64)
-    request: Request = marshal.loads(shim.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
-    peer = os.pidfd_open(struct.unpack("3i", shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0])
-    enter(peer, PID_NAMESPACE)  # of the next process, not of this one
-    process = os.fork()
-    if process == 0:
-        try:
-            enter(peer, NAMESPACES)
-            os.setsid()
-            LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            take_over(request, files)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    for file in (peer, *files) if process else ():
-        os.close(file)
+    with ExitStack() as received:
+        for file in files:
+            received.callback(os.close, file)
+        request: Request = marshal.loads(shim.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
+        caller = struct.unpack("3i", shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
+        received.callback(os.close, peer := os.pidfd_open(caller))
+        enter(peer, PID_NAMESPACE)  # of the next process, not of this one
+        process = os.fork()
+        if process == 0:
+            received.pop_all()
+            try:
+                enter(peer, NAMESPACES)
+                os.setsid()
+                LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+                take_over(request, files)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
     return request, process
 
 

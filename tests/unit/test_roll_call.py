@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import threading
+from dataclasses import asdict
+
 import pytest
+from waiting import patience
 
 from muster.errors import MusterError
 from muster.rank.world.roll_call import Facts, assign, call_roll
@@ -102,6 +107,26 @@ class Shelf:
 def test_a_rank_that_never_comes_is_named():
     with pytest.raises(MusterError, match=r"ranks 1, 2 of 3 did not reach rank 0 at h1:29500 within 0 s"):
         call_roll(Shelf(), 0, 3, facts(), limit=0.05, where="h1:29500")
+
+
+def test_rank_0_does_not_leave_before_the_others_know_why():
+    shelf = Shelf()
+    found: dict[int, str] = {}
+
+    def join(rank: int) -> None:
+        with pytest.raises(MusterError) as error:
+            call_roll(shelf, rank, 3, facts(), limit=0.05, where="h1:29500")
+        found[rank] = str(error.value)
+
+    rank_0 = threading.Thread(target=join, args=[0])
+    shelf.set("facts/1", json.dumps(asdict(facts())))  # rank 1 has arrived, and its host is too busy to ask
+    rank_0.start()
+    rank_0.join(0.5)
+    assert rank_0.is_alive()
+    join(1)
+    rank_0.join(patience(20))
+    assert not rank_0.is_alive()
+    assert set(found.values()) == {"rank 2 of 3 did not reach rank 0 at h1:29500 within 0 s"}
 
 
 def test_two_processes_with_one_rank_are_reported():

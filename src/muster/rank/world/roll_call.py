@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,10 @@ from muster.text import rank_list
 
 if TYPE_CHECKING:
     from torch._C._distributed_c10d import Store
+
+
+_LEAVE_LIMIT = 10.0
+"""Seconds for which a failed rank 0 stays, because its store is where the other ranks read the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +75,10 @@ def call_roll(store: Store, rank: int, size: int, facts: Facts, *, limit: float,
         raise MusterError(f"rank 0 at {where} did not answer rank {rank} on {facts.host} within {limit:.0f} s")
     reply = json.loads(store.get(answer))
     if "error" in reply:
+        with suppress(RuntimeError):  # rank 0 has left, after all
+            store.set(f"read/{rank}", "")
+            if rank == 0:
+                _stay_until_read(store, size)
         kind = UsageError if reply["usage"] else MusterError
         raise kind(reply["error"], hint=reply["hint"])
     return Place(**reply)
@@ -98,6 +107,14 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
     else:
         for rank, place in enumerate(places):
             store.set(f"place/{rank}", json.dumps(asdict(place)))
+
+
+def _stay_until_read(store: Store, size: int) -> None:
+    """Wait until each rank that has arrived knows why the others must fail too; a busy host is slow to ask."""
+    keys = [f"read/{rank}" for rank in range(size) if store.check([f"facts/{rank}"])]
+    wait_for(
+        lambda: store.check(keys), _LEAVE_LIMIT, lambda: "rank 0 is waiting for the other ranks to read why it fails"
+    )
 
 
 def assign(ranks: Sequence[Facts]) -> list[Place]:
