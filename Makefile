@@ -5,7 +5,10 @@ export NO_MKDOCS_2_WARNING := 1
 export PYTHONDONTWRITEBYTECODE := # compiling the tests takes longer than importing them
 
 MODELS := $(wildcard tests/lab/test_recipe_*_model.py)
+WITH_TORCH := $(addprefix tests/unit/test_,bad_arguments.py drain_watch.py training_batches.py)
 LAB := tests/lab $(addprefix --ignore ,$(MODELS))
+# Where unit tests write, if programs can run there: on ext4, allocating inodes takes a sixth of their CPU time.
+MEMORY := $(or $(TMPDIR),$(shell findmnt -no OPTIONS /dev/shm 2>/dev/null | grep -v noexec >/dev/null && echo /dev/shm))
 UNIT := $(foreach part,1 2 3 4 5 6 7 8,unit-$(part))
 
 .PHONY: help demo test lab models unit check docs bench setup clean
@@ -24,14 +27,15 @@ lab: setup ## Only the tests with real processes
 	@$(BIN)/python -m pytest --collect-only -q $(LAB) >/dev/null || true # compiles once what six workers import
 	$(BIN)/python -m pytest -n 6 $(LAB) # many tests wait, so six share two cores; tests/conftest.py distributes them
 
-models: setup ## Only the tests of the networks of recipes, apart because finding them takes an import of torch
-	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODELS)
+models: setup ## Only the tests that import torch into pytest, most of them of the networks of recipes
+	$(BIN)/python -m pytest -q -p no:cacheprovider $(MODELS) $(WITH_TORCH)
 
 unit: setup ## Only the tests of pure functions, in seconds
 	@$(MAKE) --no-print-directory --keep-going --output-sync -j8 $(UNIT)
 
-unit-%: setup # in memory: on ext4, looking for a number that no deleted file has had takes a sixth of the CPU time
-	$(if $(wildcard /dev/shm),TMPDIR=/dev/shm) $(BIN)/python -m pytest -q -p no:cacheprovider --part $*/8 tests/unit # see tests/conftest.py
+unit-%: setup
+	$(if $(MEMORY),TMPDIR=$(MEMORY)) $(BIN)/python -m pytest -q -p no:cacheprovider -o tmp_path_retention_policy=failed \
+		--part $*/8 tests/unit $(addprefix --ignore ,$(WITH_TORCH)) # see tests/conftest.py
 
 check: setup ## Style, types and who imports whom: ruff, pyright, import-linter
 	$(BIN)/ruff check

@@ -79,9 +79,6 @@ APART = {
 }
 """Files whose tests may run on several workers, each with fixtures of its own, and how many parts each file has."""
 
-WITH_TORCH = {"test_bad_arguments.py", "test_drain_watch.py", "test_training_batches.py"}
-"""Files of unit tests that import torch into the process of pytest; one part has all of them."""
-
 HEAVIEST = (
     "test_container.py",
     "test_dial_back.py",
@@ -127,19 +124,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def _part_of(file: Path, parts: int) -> int:
     """The part that runs a file: from the heaviest on, each part gets one, then one more from the last part on."""
-    if file.name in WITH_TORCH:
-        return 0
-    turn, place = divmod(1 + _by_weight(file.parent)[file.name], parts)  # place 0 of the first turn: WITH_TORCH
+    turn, place = divmod(_by_weight(file.parent)[file.name], parts)
     return parts - 1 - place if turn % 2 else place
 
 
 @cache
 def _by_weight(folder: Path) -> dict[str, int]:
-    """The places of the files of tests in a directory: known heavy ones, then large ones; none that import torch."""
+    """The places of the files of tests in a directory: known heavy ones, then large ones."""
     heavy = {name: number for number, name in enumerate(HEAVIEST)}
-    files = [file for file in folder.glob("test_*.py") if file.name not in WITH_TORCH]
-    files.sort(key=lambda file: (heavy.get(file.name, len(heavy)), -file.stat().st_size, file.name))
-    return {file.name: number for number, file in enumerate(files)}
+    size = {file.name: file.stat().st_size for file in folder.glob("test_*.py")}
+    names = sorted(size, key=lambda name: (heavy.get(name, len(heavy)), -size[name], name))
+    return {name: number for number, name in enumerate(names)}
 
 
 class ByFile(LoadScopeScheduling):

@@ -7,7 +7,9 @@ import os
 import signal
 import socket
 import subprocess
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 from bare import ENV, script
@@ -61,21 +63,29 @@ class Small(WarmPython):
     programs = ("python3",)
 
 
-def test_a_caller_that_is_killed_does_not_end_the_server(tmp_path):
+def test_callers_that_are_killed_do_not_end_the_server(tmp_path, monkeypatch):
     user = Small(tmp_path / "small", ENV)
     shim = user.shims() / "python3"
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.connect(str(shim.with_name("socket")))
-        caller.sendall((1000).to_bytes(4, "big") + b"less than that")
-    long = "x" * 100_000  # more than a socket holds at once, in two arguments
-    done = subprocess.run(
-        [shim, "-c", "import sys; print(len(sys.argv[1] + sys.argv[2]))", long, long],
-        env={**ENV, "MORE": long},
-        capture_output=True,
-        timeout=patience(60),
-    )
-    user.close()
+    monkeypatch.chdir(shim.parent)  # a socket's path may be too long
+    text = "import sys; print(len(sys.argv[1] + sys.argv[2]))"
+    long = "x" * 100_000
+    try:
+        with socket.socket(socket.AF_UNIX) as silent:
+            silent.connect("socket")
+            for _ in range(10):
+                with socket.socket(socket.AF_UNIX) as broken:
+                    broken.connect("socket")
+                    with Path(os.devnull).open() as empty:
+                        socket.send_fds(broken, [b"-"], [empty.fileno()])
+                killed = subprocess.Popen([shim, "-c", "input()"], env=ENV, stdin=subprocess.PIPE)
+                time.sleep(0.01)
+                killed.kill()
+                killed.communicate()
+            done = subprocess.run([shim, "-c", text, long, long], env=ENV, capture_output=True, timeout=patience(60))
+    finally:
+        user.close()
     assert done.stdout == b"200000\n", done.stderr
+    wait_until("the end of the server", lambda: not Path("../socket").exists())
 
 
 END = """

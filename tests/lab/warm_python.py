@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Without the modules `json`, `signal` and `socket`, whose imports take twice as long as the rest of it.
+# Avoids `json`, `signal` and `socket`, because importing them takes twice as long as the rest.
 SHIM = """#!{python} -IS
 import _signal, _socket, marshal, os, sys
 argv = sys.argv[1:]
@@ -54,20 +54,19 @@ files = [number for number in map(int, os.listdir("/proc/self/fd")) if inherited
 os.umask(umask := os.umask(0))
 request = dict(python=sys.argv[0], argv=argv, env=dict(os.environ), cwd=os.getcwd(), umask=umask, files=files,
                cpus=list(os.sched_getaffinity(0)))
-body = marshal.dumps(request)
-numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in files)
+os.write(body := os.memfd_create("request"), marshal.dumps(request))
+numbers = b"".join(number.to_bytes(4, sys.byteorder) for number in (body, *files))
 server = _socket.socket(_socket.AF_UNIX)
 os.chdir("{folder}")  # a socket's path may be too long
 server.connect("socket")
-server.sendmsg([len(body).to_bytes(4, "big")], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
-server.sendall(body)
+server.sendmsg([b"-"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
 for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
     number = getattr(_signal, "SIG" + name)
     if _signal.getsignal(number) != _signal.SIG_IGN:
         _signal.signal(number, lambda number, _: server.send(bytes([number])))
 status = server.recv(4)
 if not status:
-    sys.exit("the warm Python has ended")
+    sys.exit("the warm Python has ended, or could not start this; see its stderr")
 code = os.waitstatus_to_exitcode(int.from_bytes(status, "big"))
 if code < 0:
     if code != -_signal.SIGKILL:
@@ -179,7 +178,10 @@ class Command:
         if number:
             os.kill(self.process, number[0])
         else:
-            os.killpg(self.process, signal.SIGKILL)
+            try:
+                os.killpg(self.process, signal.SIGKILL)
+            except ProcessLookupError:  # it does not lead a group yet
+                os.kill(self.process, signal.SIGKILL)
             self._close()
 
     def report_end(self) -> None:
@@ -209,10 +211,12 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
     for finalizer in vars(weakref.finalize)["_registry"]:
         finalizer.atexit = False  # torch would unload its operators one by one, which takes each copy 35 ms of CPU time
     print("ready", flush=True)
-    commands: dict[int, Command] = {}  # by a descriptor that shows the end of the process
+    commands: dict[int, Command] = {}  # keyed by pidfd, readable once the process exits
+    silent: list[socket.socket] = []  # shims that have not sent a request yet
     while True:
         shims = [command.shim for command in commands.values() if command.shim is not None]
-        ready = select.select([listener, sys.stdin, *shims, *commands], [], [])[0]
+        users = [] if commands else [sys.stdin]
+        ready = select.select([listener, *users, *silent, *shims, *commands], [], [])[0]
         for ended, command in list(commands.items()):
             if ended in ready:
                 command.report_end()
@@ -220,19 +224,22 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
                 del commands[ended]
             elif command.shim in ready:
                 command.pass_signal_on()
-        if listener in ready:
-            shim = listener.accept()[0]
+        for shim in [shim for shim in silent if shim in ready]:
+            silent.remove(shim)
             try:
-                request, process = start(shim)
-            except (OSError, EOFError, ValueError) as error:  # the shim was killed, for example
+                process, argv = start(shim)
+            except OSError as error:  # the shim was killed, for example
                 print(f"the warm Python could not start a command: {error}", file=sys.stderr)
                 shim.close()
                 continue
             if process == 0:
-                for inherited in (listener, shim, *shims):
-                    inherited.detach()  # else its destructor closes the command's file of the same number
-                return request["argv"]
+                for inherited in (listener, shim, *silent, *(command.shim for command in commands.values())):
+                    if inherited is not None:
+                        inherited.detach()  # else its destructor closes the command's file of the same number
+                return argv
             commands[os.pidfd_open(process)] = Command(process, shim)
+        if listener in ready:
+            silent.append(listener.accept()[0])
         elif sys.stdin in ready:
             with locked(Path()):
                 if select.select([sys.stdin], [], [], 0)[0]:  # and nobody has come since
@@ -240,15 +247,15 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
                     os._exit(0)
 
 
-def start(shim: socket.socket) -> tuple[Request, int]:
-    """Fork a process as a shim requests, in its namespaces; returns the request and the process, which is 0 in it."""
-    # Not by settimeout(), with which MSG_WAITALL would not wait for all.
-    shim.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", 10, 0))
-    head, files, _, _ = socket.recv_fds(shim, 4, 64)
+def start(shim: socket.socket) -> tuple[int, list[str]]:
+    """Fork a process as a shim requests, in its namespaces; returns the process, which is 0 in itself, and its argv."""
+    message, files, _, _ = socket.recv_fds(shim, 1, 64)
+    if not message:
+        raise ConnectionResetError("the shim has ended")
+    argv: list[str] = []
     with ExitStack() as received:
         for file in files:
             received.callback(os.close, file)
-        request: Request = marshal.loads(shim.recv(int.from_bytes(head, "big"), socket.MSG_WAITALL))
         caller = struct.unpack("3i", shim.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[0]
         received.callback(os.close, peer := os.pidfd_open(caller))
         enter(peer, PID_NAMESPACE)  # of the next process, not of this one
@@ -259,11 +266,11 @@ def start(shim: socket.socket) -> tuple[Request, int]:
                 enter(peer, NAMESPACES)
                 os.setsid()
                 LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-                take_over(request, files)
-            except BaseException:
+                argv = take_over(files)
+            except Exception:
                 traceback.print_exc()
                 os._exit(1)
-    return request, process
+    return process, argv
 
 
 def enter(process: int, namespaces: int) -> None:
@@ -272,9 +279,12 @@ def enter(process: int, namespaces: int) -> None:
         raise OSError(ctypes.get_errno(), "setns")
 
 
-def take_over(request: Request, files: list[int]) -> None:
-    """Give this process the open files and surroundings of the shim, and nothing else of the server's."""
-    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, FIRST_FREE) for file in files]
+def take_over(files: list[int]) -> list[str]:
+    """Give this process the open files and surroundings of the shim, nothing else of the server's; returns its argv."""
+    with open(files[0], "rb") as body:
+        body.seek(0)
+        request: Request = marshal.load(body)
+    moved = [fcntl.fcntl(file, fcntl.F_DUPFD, FIRST_FREE) for file in files[1:]]
     os.closerange(0, FIRST_FREE)
     for file, number in zip(moved, request["files"], strict=True):
         os.dup2(file, number)
@@ -289,6 +299,7 @@ def take_over(request: Request, files: list[int]) -> None:
     os.chdir(request["cwd"])
     os.umask(request["umask"])
     os.sched_setaffinity(0, request["cpus"])
+    return request["argv"]
 
 
 def run(argv: list[str]) -> dict[str, Any]:

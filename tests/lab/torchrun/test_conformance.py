@@ -76,7 +76,8 @@ def test_a_program_does_the_same_as_under_torchrun(
         pytest.skip(f"{program.missing} is not installed")
     if program.slow and "CONFORMANCE_SLOW" not in os.environ:
         pytest.skip(program.slow)
-    if not is_fresh(program):  # ranks are forked on the kept host, whatever starts the controller
+    # The ranks of the others are forked on the kept host, whatever starts the controller.
+    if not (is_fresh(program) or program.signal or "MUSTER_UNDER_TEST" in os.environ):
         monkeypatch.setattr(launchers, "MUSTER", launching.program())
     muster = under_muster(program, tmp_path / "muster", kept=None if is_fresh(program) else kept)
     found = differences_from_torchrun(program, muster, tmp_path)

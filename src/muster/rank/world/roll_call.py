@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 _LEAVE_LIMIT = 10.0
-"""Seconds for which a failed rank 0 stays, because its store is where the other ranks read the reason."""
+"""Seconds that a failed rank 0 keeps its store open, so that the other ranks can read the error."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,11 +110,12 @@ def _answer_all(store: Store, size: int, limit: float, where: str) -> None:
 
 
 def _stay_until_read(store: Store, size: int) -> None:
-    """Wait until each rank that has arrived knows why the others must fail too; a busy host is slow to ask."""
-    keys = [f"read/{rank}" for rank in range(size) if store.check([f"facts/{rank}"])]
-    wait_for(
-        lambda: store.check(keys), _LEAVE_LIMIT, lambda: "rank 0 is waiting for the other ranks to read why it fails"
-    )
+    """Wait until every rank that has arrived has read the error; on a busy host this takes a while."""
+
+    def is_read() -> bool:
+        return all(store.check([f"read/{rank}"]) for rank in range(size) if store.check([f"facts/{rank}"]))
+
+    wait_for(is_read, _LEAVE_LIMIT, lambda: "rank 0 is waiting for the other ranks to read the error")
 
 
 def assign(ranks: Sequence[Facts]) -> list[Place]:
