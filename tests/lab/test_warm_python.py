@@ -146,6 +146,22 @@ def test_a_command_ends_with_the_process_that_its_launcher_knows(warm, number):
         wait_until("the end of the command", lambda: process_state(pid) in ("", "Z"))
 
 
+def test_a_signal_that_comes_after_the_end_of_a_command_does_not_change_its_exit_code(warm):
+    text = "import os, sys; print(os.getpid(), flush=True); sys.stdin.read(); sys.exit(3)"
+    argv = [warm / "python3", "-c", text]
+    with ending(subprocess.Popen(argv, env=ENV, stdin=subprocess.PIPE, stdout=subprocess.PIPE)) as shim:
+        assert shim.stdin is not None
+        assert shim.stdout is not None
+        pid = int(shim.stdout.readline())
+        shim.send_signal(signal.SIGSTOP)
+        shim.stdin.close()
+        wait_until("the end of the command", lambda: not process_state(pid))
+        time.sleep(0.2)  # until the server has sent the exit code, which nothing shows
+        shim.send_signal(signal.SIGTERM)
+        shim.send_signal(signal.SIGCONT)
+        assert shim.wait(patience(60)) == 3
+
+
 @pytest.mark.lab
 @pytest.mark.skipif(os.geteuid() != 0, reason="hosts with names of their own need root")
 def test_a_command_runs_on_the_host_of_its_caller(warm, shared):

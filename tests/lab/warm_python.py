@@ -5,10 +5,10 @@
 open files to the server through a socket in that folder. The server forks, and the copy enters the namespaces of
 whoever called (so lab hosts that share the folder need no server of their own) and runs the command line. The shim
 passes signals on and ends as the command ends; if it is killed, so is the command. Differences from the real commands:
-parent, process group and command line; resource limits, priority, control group, locale and variables that Python reads
-at its start are those of the server; modules are already imported; these and their open files are left as they are at
-the end (taking torch apart costs 0.25 s of CPU time each time). So one test of each launcher uses a real Python, and
-whatever is typed into a shell or gets signals is the real `muster`.
+parent, process group, command line and environment in /proc; resource limits, priority, control group, ignored signals,
+locale and variables that Python reads at its start are those of the server; modules are already imported; these and
+their open files are left as they are at the end (taking torch apart costs 0.25 s of CPU time each time). So one test of
+each launcher uses a real Python, and whatever is typed into a shell or gets signals is the real `muster`.
 """
 
 from __future__ import annotations
@@ -60,10 +60,15 @@ server = _socket.socket(_socket.AF_UNIX)
 os.chdir("{folder}")  # a socket's path may be too long
 server.connect("socket")
 server.sendmsg([b"-"], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, numbers)])
+def pass_on(number, _):
+    try:
+        server.send(bytes([number]))
+    except OSError:
+        pass  # the command has ended
 for name in ("HUP", "INT", "QUIT", "TERM", "USR1", "USR2"):
     number = getattr(_signal, "SIG" + name)
     if _signal.getsignal(number) != _signal.SIG_IGN:
-        _signal.signal(number, lambda number, _: server.send(bytes([number])))
+        _signal.signal(number, pass_on)
 status = server.recv(4)
 if not status:
     sys.exit("the warm Python has ended, or could not start this; see its stderr")
@@ -176,7 +181,8 @@ class Command:
         except OSError:
             number = b""
         if number:
-            os.kill(self.process, number[0])
+            with suppress(OSError):  # not a signal, or not a process of this user any more
+                os.kill(self.process, number[0])
         else:
             try:
                 os.killpg(self.process, signal.SIGKILL)
@@ -240,7 +246,7 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
             commands[os.pidfd_open(process)] = Command(process, shim)
         if listener in ready:
             silent.append(listener.accept()[0])
-        elif sys.stdin in ready:
+        elif sys.stdin in ready and not commands:
             with locked(Path()):
                 if select.select([sys.stdin], [], [], 0)[0]:  # and nobody has come since
                     os.unlink("socket")
@@ -268,8 +274,10 @@ def start(shim: socket.socket) -> tuple[int, list[str]]:
                 LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
                 argv = take_over(files)
             except Exception:
-                traceback.print_exc()
-                os._exit(1)
+                try:
+                    traceback.print_exc()
+                finally:
+                    os._exit(1)
     return process, argv
 
 
