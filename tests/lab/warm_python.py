@@ -31,7 +31,6 @@ import struct
 import subprocess
 import sys
 import traceback
-import weakref
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -214,8 +213,6 @@ def serve(folder: str, modules: Sequence[str]) -> list[str]:
     listener.listen(128)
     gc.collect()
     gc.freeze()  # a collection in a copy need not touch, and so copy, all this
-    for finalizer in vars(weakref.finalize)["_registry"]:
-        finalizer.atexit = False  # torch would unload its operators one by one, which takes each copy 35 ms of CPU time
     print("ready", flush=True)
     commands: dict[int, Command] = {}  # keyed by pidfd, readable once the process exits
     silent: list[socket.socket] = []  # shims that have not sent a request yet
@@ -336,6 +333,8 @@ def leave(variables: dict[str, Any], codes: list[int]) -> None:
     """End as Python does after all exit handlers, if the exit code is known, but leave the modules as they are."""
     if codes:
         try:
+            # torch has unloaded its operators by now, which takes 35 ms, in which gloo's threads can end. Without that
+            # pause, 9 of 25 DDP trainings hung here (torch 2.13, 20 Nov 2026): a model's destructor waits for them.
             variables.clear()
             gc.collect()
             for stream in (sys.stdout, sys.stderr):
